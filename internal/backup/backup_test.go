@@ -260,7 +260,8 @@ func TestResultsThatWereNotAcknowledgedAreExportedToBeRepeated(t *testing.T) {
 	result(t, from, synced("late", "3333333333333333333333333333333333333333", newer))
 	result(t, from, synced("first", "", newer))
 	posted := must(synced("posted", older, newer).MarshalJSON())(t)
-	must(from.RPush(ctx, prefix+"notify:box:posted acme/posted", fmt.Sprintf(`7 {"version":1,"app":"posted","repo":"acme/posted","body":%q}`, posted)).Result())(t)
+	must(from.RPush(ctx, prefix+"notify:box:posted acme/posted", fmt.Sprintf(`7 {"app":"posted","repo":"acme/posted","payload":%q}`, posted)).Result())(t)
+	must(from.HSet(ctx, prefix+"notify:counts", "posted", 1).Result())(t)
 
 	to := redistest.Start(t).Client()
 	restore(t, to, export(t, from))

@@ -79,11 +79,7 @@ func (d *Document) add(
 	}
 	outboxes := notify.Outboxes{Redis: from.Redis, Namespace: m.Namespace}
 	for _, r := range d.Repos[before:] {
-		var apps []string
-		for _, w := range r.Watches {
-			apps = append(apps, w.App)
-		}
-		sent, err := outboxes.AllSent(ctx, r.Repo, apps, "0-0")
+		sent, err := outboxes.AllSent(ctx, r.Repo, "")
 		if err != nil {
 			return err
 		}

@@ -339,7 +339,8 @@ func (s *gitSync) runCommand(ctx context.Context, command execute.Command) error
 		return err
 	}
 	defer t.Close()
-	output, err := command.Run(ctx, t, s.name, nil, "GITSYNC_HASH="+t.Commit())
+	command.Environ = append(slices.Clip(command.Environ), "GITSYNC_HASH="+t.Commit())
+	output, err := command.Run(ctx, t, s.name, nil)
 	s.log.InfoContext(ctx, "exechook called", "commit", t.Commit(), "output", output)
 	return err
 }

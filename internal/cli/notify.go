@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -54,7 +55,7 @@ func newNotifyTestCommand(std term.Streams) *cobra.Command {
 					return err
 				}
 				_, runs := commands[key.App]
-				w, err := findWatch(ctx, watch.NewRegistry(client, cfg.Namespace()), key, !runs)
+				w, err := findWatch(ctx, watch.NewRegistry(client, cfg.Namespace()), key)
 				if err != nil {
 					return err
 				}
@@ -74,7 +75,7 @@ func newNotifyTestCommand(std term.Streams) *cobra.Command {
 					return errors.Join(err, out.Show(std, answer, answer.Table))
 				}
 				if err != nil {
-					return fmt.Errorf("%s: %w", term.Printable(w.NotifyURL), err)
+					return fmt.Errorf("%s: %w", term.Printable(cmp.Or(w.NotifyURL, key.App)), err)
 				}
 				answer := testAnswer{w.NotifyURL, got.Status, got.Body, got.Took.Milliseconds()}
 				if err := out.Show(std, answer, answer.Table); err != nil {
@@ -111,19 +112,15 @@ func (r testRun) Table(w io.Writer) {
 	}
 }
 
-// findWatch returns the watch with this key, which must have a notify URL if posts is set.
-func findWatch(ctx context.Context, registry *watch.Registry, key watch.Key, posts bool) (watch.Watch, error) {
+// findWatch returns the watch with this key.
+func findWatch(ctx context.Context, registry *watch.Registry, key watch.Key) (watch.Watch, error) {
 	set, err := registry.Of(ctx, key.Repo)
 	if err != nil {
 		return watch.Watch{}, err
 	}
 	i := slices.IndexFunc(set.Watches, func(w watch.Watch) bool { return w.App == key.App && w.Ref == key.Ref })
-	switch {
-	case i < 0:
+	if i < 0 {
 		return watch.Watch{}, notWatched(ctx, registry, key.Repo, key.App)
-	case posts && set.Watches[i].NotifyURL == "":
-		return watch.Watch{}, fmt.Errorf("this watch of %s has no URL for notifications; "+
-			"see --notify-url in lockstep watch add --help", term.Printable(key.App))
 	}
 	return set.Watches[i], nil
 }

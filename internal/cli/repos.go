@@ -188,7 +188,7 @@ func readRepo(
 	if err != nil {
 		return repoDetail{}, err
 	}
-	waiting, err := readWaiting(ctx, client, cfg, recorded)
+	waiting, err := notify.Outboxes{Redis: client, Namespace: cfg.Namespace()}.About(ctx, repo)
 	return repoDetail{recorded, waiting, disk}, err
 }
 

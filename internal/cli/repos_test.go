@@ -8,6 +8,7 @@ import (
 	"net/http/httputil"
 	"net/url"
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -92,4 +93,14 @@ func TestCircuitBreakerPausesFailingRemote(t *testing.T) {
 	}
 	p.AwaitLog("circuit closed")
 	proctest.AssertIdle(t, client)
+}
+
+func TestOverduePollIsDue(t *testing.T) {
+	now := time.Now()
+	if got := nextPoll(now.Add(-time.Second), now); got != "due" {
+		t.Errorf("%q, want due", got)
+	}
+	if got := nextPoll(now.Add(time.Hour), now); !strings.Contains(got, "in ") {
+		t.Errorf("%q, want the time left", got)
+	}
 }

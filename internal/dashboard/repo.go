@@ -238,21 +238,13 @@ func (p *repoPage) readWatches(ctx context.Context, d *Dashboard, repo events.Re
 	return nil
 }
 
-// readBoxes reads what waits to be posted to the apps that watch the repository, or have received anything of it.
+// readBoxes reads what waits to be posted about the repository.
 func (p *repoPage) readBoxes(ctx context.Context, outboxes *operate.Outboxes, repo events.RepoPath, admin bool) error {
-	known := map[string]bool{}
-	for _, w := range p.Watches {
-		known[w.App] = true
-	}
-	for _, g := range p.Given {
-		known[g.App] = g.App != ""
-	}
-	maps.DeleteFunc(known, func(_ string, named bool) bool { return !named })
-	apps, _ := first(refsShown, slices.Sorted(maps.Keys(known)))
-	boxes, err := outboxes.About(ctx, repo, apps)
+	boxes, err := outboxes.About(ctx, repo)
 	if err != nil {
 		return err
 	}
+	boxes, _ = first(refsShown, boxes)
 	for _, box := range boxes {
 		if !admin {
 			box.Error = "" // names URLs and credentials

@@ -50,16 +50,14 @@ const (
 // of the output, standard error included. On a timeout, or when ctx is done, the command's process group is killed. If
 // this process dies, the kernel kills the program, but not the processes that it has started: they may go on beside a
 // repeated run. All processes that inherit the tree's pin keep the tree.
-func (c Command) Run(
-	ctx context.Context, t *tree.Tree, name string, input []byte, more ...string,
-) (output string, err error) {
+func (c Command) Run(ctx context.Context, t *tree.Tree, name string, input []byte) (output string, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, c.Timeout, fmt.Errorf("did not end within %v, killed", c.Timeout))
 	defer cancel()
 	var out tail
 	cmd := exec.CommandContext(ctx, c.Words[0], c.Words[1:]...)
 	cmd.Dir, cmd.Stdin, cmd.Stdout, cmd.Stderr = t.Dir(), bytes.NewReader(input), &out, &out
 	cmd.Env = append(Environ(c.Environ, t, t.Dir()), GitVariables(c.Environ, t)...)
-	cmd.Env = append(append(cmd.Env, more...), "LOCKSTEP_NAME="+name)
+	cmd.Env = append(cmd.Env, "LOCKSTEP_NAME="+name)
 	cmd.ExtraFiles = []*os.File{t.Pin()}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
@@ -85,25 +83,22 @@ func (c Command) Run(
 }
 
 const (
-	reapTries = 50
+	reapFor   = 500 * time.Millisecond
 	reapPause = 10 * time.Millisecond
 )
 
 // reap removes the ended processes of a process group that have become children of this one, as those of PID 1 do in a
 // container. There may be some until all of a killed group have ended.
 func reap(group int, killed bool) {
-	for range reapTries {
-		for {
-			pid, err := syscall.Wait4(-group, nil, syscall.WNOHANG, nil)
-			if pid > 0 || errors.Is(err, syscall.EINTR) {
-				continue
-			}
-			if err != nil || !killed { // there are none, or they go on in the background
-				return
-			}
-			break
+	for end := time.Now().Add(reapFor); time.Now().Before(end); {
+		pid, err := syscall.Wait4(-group, nil, syscall.WNOHANG, nil)
+		switch {
+		case pid > 0 || errors.Is(err, syscall.EINTR):
+		case err != nil || !killed: // there are none, or they go on in the background
+			return
+		default:
+			time.Sleep(reapPause) // there is no signal of their end but SIGCHLD, which is of all children
 		}
-		time.Sleep(reapPause) // there is no signal of their end but SIGCHLD, which is of all children
 	}
 }
 

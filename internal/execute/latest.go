@@ -14,7 +14,6 @@ type Latest struct {
 	First, Last time.Duration // pauses after a failure: First is doubled after each, up to Last
 	AtOnce      int           // maximum number of calls at a time
 
-	once    sync.Once
 	slots   chan struct{}
 	running sync.WaitGroup
 
@@ -25,9 +24,11 @@ type Latest struct {
 // Offer has the function called for a name, in the background. A call that waits after a failure is made at once.
 // Nothing is called when ctx is done.
 func (l *Latest) Offer(ctx context.Context, name string) {
-	l.once.Do(func() { l.slots, l.open = make(chan struct{}, l.AtOnce), map[string]chan struct{}{} })
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if l.open == nil {
+		l.slots, l.open = make(chan struct{}, l.AtOnce), map[string]chan struct{}{}
+	}
 	again, isOpen := l.open[name]
 	if isOpen {
 		select {

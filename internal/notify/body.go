@@ -11,45 +11,34 @@ import (
 // maxBody is the maximum size of a document, in bytes. Standard Webhooks recommends at most 20 kB.
 const maxBody = 20_000
 
-// Document returns the CloudEvents document of a result as apps get it, on one line and shorter than 20,000
-// bytes. To fit, it drops files, missing ones, error text, then deliveries.
+// Document returns the CloudEvents document of a result as apps get it, on one line and shorter than 20,000 bytes. To
+// fit, it drops files; if that is not enough, first missing submodules, then deliveries and most of the error.
 func Document(r events.Result) ([]byte, error) {
 	body, err := json.Marshal(r)
 	if err != nil || len(body) < maxBody {
 		return body, err
 	}
-	if files := r.Files; len(files) > 0 {
-		r.Truncated = true
-		if body, err = longestFit(len(files), func(n int) events.Result {
-			r.Files = files[:n]
-			return r
-		}); err != nil || len(body) < maxBody {
-			return body, err
-		}
-		r.Files = nil
+	r.Truncated = true
+	if body, err = withFiles(r); err != nil || len(body) < maxBody {
+		return body, err
 	}
-	if missing := r.Missing; len(missing) > 0 {
-		if body, err = longestFit(len(missing), func(n int) events.Result {
-			r.Missing = missing[:n]
-			return r
-		}); err != nil || len(body) < maxBody {
-			return body, err
-		}
-		r.Missing = nil
+	r.Missing = nil
+	if body, err = withFiles(r); err != nil || len(body) < maxBody {
+		return body, err
 	}
-	if len(r.Error) > 1000 {
-		r.Error = strings.ToValidUTF8(r.Error[:1000], "")
-	}
-	deliveries := r.Deliveries
-	return longestFit(len(deliveries), func(n int) events.Result { r.Deliveries = deliveries[:n]; return r })
+	r.Deliveries, r.Error = nil, strings.ToValidUTF8(r.Error[:min(len(r.Error), 1000)], "")
+	return withFiles(r)
 }
 
-// longestFit returns the longest document within maxBody that has at most n elements, or the one with none if
-// none fits.
-func longestFit(n int, with func(int) events.Result) (body []byte, err error) {
-	fits := sort.Search(n, func(i int) bool {
-		document, _ := json.Marshal(with(i + 1))
-		return len(document) >= maxBody
-	})
-	return json.Marshal(with(fits))
+// withFiles returns the document with as many of the result's files as fit, or with none.
+func withFiles(r events.Result) ([]byte, error) {
+	files := r.Files
+	document := func(n int) ([]byte, error) {
+		r.Files = files[:n]
+		return json.Marshal(r)
+	}
+	return document(sort.Search(len(files), func(i int) bool {
+		body, _ := document(i + 1)
+		return len(body) >= maxBody
+	}))
 }

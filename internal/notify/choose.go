@@ -2,6 +2,7 @@ package notify
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 
 	"lockstep/events"
@@ -27,12 +28,7 @@ func recipients(r events.Result, set watch.Set, commands map[string]execute.Comm
 			best[w.App] = w
 		}
 	}
-	chosen := make([]watch.Watch, 0, len(best))
-	for _, w := range best {
-		chosen = append(chosen, w)
-	}
-	slices.SortFunc(chosen, func(a, b watch.Watch) int { return cmp.Compare(a.App, b.App) })
-	return chosen
+	return slices.SortedFunc(maps.Values(best), func(a, b watch.Watch) int { return cmp.Compare(a.App, b.App) })
 }
 
 // concerns reports whether to post a result whose ref the watch selects. If the watch has views, their

@@ -6,8 +6,8 @@
 // An app receives the results of a repository in stream order. Each is retried until the app answers 2xx or the
 // schedule ends; then it becomes a dead letter. Deliveries are at least once: duplicates have the same webhook-id. A
 // slow or unreachable app does not delay other apps. A repository does not delay other repositories of the same app,
-// except that they share the app's limit on posts in flight. Each slow app gets one post in flight, and all of them
-// together at most half.
+// except that they share the app's limit on posts in flight. Each app in trouble, which has failed and accepted nothing
+// since, gets one post in flight, and all of them together at most half.
 //
 // # Design
 //
@@ -23,11 +23,11 @@
 // never lags behind because of an app, so it pins neither the stream nor trees.
 //
 // Each attempt reads the URL from the registry and the secret from the credential's directory, so a corrected URL or
-// a rotated secret applies from the next attempt. Items whose watch is gone, or has no URL, are dropped, unless
-// they wait for a notifier with the app's command. Outboxes contain no secrets.
+// a rotated secret applies from the next attempt. Items whose watch is gone, or has no URL, are dropped; those that were
+// queued for a command fail in a notifier that has none. Outboxes contain no secrets.
 //
-// A command runs in the tree of its result. If that is gone, it runs in the one published now, but not in an older one,
-// and by one process only once for all such results. If nothing is published on a mounted volume, the item is dropped.
+// A command runs in the tree of its result. If that is gone, it runs in the one published now, by one process only once
+// for all such results. If nothing is published on a mounted volume, the item is dropped.
 //
 // # Failures
 //
@@ -46,9 +46,11 @@
 //	Redis loses results             later results are delivered even if their IDs are lower: a reader that gets
 //	                                nothing checks the group's position
 //	a process is paused or slow     it returns items that it has not posted within a third of the claim
-//	a repository is renamed         items under the old name go to the URL of the watch under the new name; there is
-//	                                no order between the two names
-//	an app removes its watch        its items are dropped one minute later, as it may be a rename
+//	a repository is renamed         items under the old name go to the URL of the watch under the new name, which the
+//	                                registry knows; there is no order between the two names
+//	an app removes its watch        its items are dropped
+//	an app answers 410              its watch is silenced and the item returned, to become a dead letter, or to be
+//	                                posted to another URL that the watch has meanwhile
 //
 // The group starts at the end of the stream: results from before the first notifier are not delivered. Dead letters
 // that are put back are queued after the repository's other items.

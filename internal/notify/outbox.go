@@ -35,88 +35,76 @@ var (
 
 const maxDead = 50_000 // dead letters that are kept
 
-var errReply = errors.New("unexpected reply of a script")
+var (
+	errReply = errors.New("unexpected reply of a script")
+	errItem  = errors.New("not a notification written by this program: a field is missing or invalid")
+)
 
-// item is a queued notification. It contains the data that a dead letter needs, but no secret and no URL.
+// item is a queued notification. Its fields are those of a dead letter. It contains no secret and no URL.
 type item struct {
-	ID    string            `json:"id"` // webhook-id
+	ID    string            `json:"_watermill_message_uuid"` // webhook-id
 	Type  events.ResultType `json:"type"`
 	App   string            `json:"app"`
 	Repo  events.RepoPath   `json:"repo"`
 	Ref   watch.Selector    `json:"ref"`
 	Entry string            `json:"entry"` // ID in results
-	Body  string            `json:"body"`
-	Runs  bool              `json:"runs,omitempty"` // queued by a notifier that has a command for the app
+	Body  string            `json:"payload"`
+	Runs  bool              `json:"runs,omitempty,string"` // queued by a notifier that has a command for the app
 
 	traceContext
 }
 
+// decode decodes an item. It fails for one that no notifier has written, as an entry that was put back may be.
+func decode(text []byte) (i item, err error) {
+	if err = json.Unmarshal(text, &i); err != nil {
+		return item{}, fmt.Errorf("%w: %w", errItem, err)
+	}
+	if !idPattern.MatchString(i.ID) || i.Repo.IsZero() || watch.CheckApp(i.App) != nil || len(i.Body) > maxBody ||
+		!json.Valid([]byte(i.Body)) {
+		return item{}, errItem
+	}
+	return i, nil
+}
+
 func (i item) key() watch.Key { return watch.Key{App: i.App, Repo: i.Repo, Ref: i.Ref} }
 
-type outbox struct {
-	redis   redis.UniversalClient
-	results string
-	again   string // the stream of notifications that were put back
-	prefix  string
-	keys    []string
-	common  []any
-	cfg     Config
+// keys returns the keys of a script: those of outbox.lua, and more.
+func (o Outboxes) keys(more ...string) []string {
+	return append([]string{o.key("apps"), o.key("counts"), o.key("sizes"), o.key("tries"), o.key("claims"),
+		o.Namespace.Dead(), o.key("troubled")}, more...)
 }
 
-func newOutbox(cfg Config) outbox {
-	o := outbox{redis: cfg.Redis, results: cfg.Namespace.Results(), again: cfg.Namespace.Notifications(), cfg: cfg}
-	o.prefix = o.again + ":"
-	o.keys = []string{o.prefix + "apps", o.prefix + "counts", o.prefix + "sizes", o.prefix + "tries",
-		o.prefix + "claims", cfg.Namespace.Dead()}
-	o.common = []any{o.prefix, maxDead}
-	return o
-}
+// args returns the arguments of a script: those of outbox.lua, and more.
+func (o Outboxes) args(more ...any) []any { return append([]any{o.key(""), maxDead}, more...) }
 
 // batch holds the arguments of one call of feed.
 type batch struct {
 	last    string   // the group's last delivered ID
 	results []string // the IDs that follow it
-	putBack []putBack
-	renames [][2]string // repository keys: from, to
-	items   []item
+	putBack []string // the IDs of entries put back
+	items   int
+	queued  []any // for each item its app, repository key and JSON
 }
 
-type putBack struct {
-	id       string
-	unusable bool
+func (b *batch) add(app, repo string, text []byte) {
+	b.items++
+	b.queued = append(b.queued, app, repo, text)
 }
 
 // feed queues a batch. If the group's last delivered ID is not b.last, it changes nothing and returns that ID
 // as behind. lost is the number of items dead-lettered because an outbox was full.
-func (o outbox) feed(ctx context.Context, b batch) (behind string, lost int64, err error) {
+func (o Outboxes) feed(ctx context.Context, b batch, most limits) (behind string, lost int64, err error) {
 	upto := b.last
 	if n := len(b.results); n > 0 {
 		upto = b.results[n-1]
 	}
-	args := append([]any{}, o.common...)
-	args = append(args, Group, b.last, len(b.results), upto, o.cfg.BoxItems, o.cfg.AppItems, o.cfg.AppBytes,
-		len(b.putBack))
-	for _, p := range b.putBack {
-		unusable := "0"
-		if p.unusable {
-			unusable = "1"
-		}
-		args = append(args, p.id, unusable)
+	args := o.args(Group, b.last, len(b.results), upto, most.boxItems, most.appBytes, len(b.putBack))
+	for _, id := range b.putBack {
+		args = append(args, id)
 	}
-	args = append(args, len(b.renames))
-	for _, r := range b.renames {
-		args = append(args, r[0], r[1])
-	}
-	args = append(args, renameRetention.Milliseconds(), len(b.items))
-	for _, i := range b.items {
-		text, err := json.Marshal(i)
-		if err != nil {
-			return "", 0, err
-		}
-		args = append(args, i.App, i.Repo.Key(), text)
-	}
-	keys := append(append([]string{}, o.keys...), o.prefix+"numbers", o.results, o.again)
-	reply, err := feedScript.Run(ctx, o.redis, keys, args...).Slice()
+	args = append(append(args, b.items), b.queued...)
+	keys := o.keys(o.key("numbers"), o.Namespace.Results(), o.Namespace.Notifications())
+	reply, err := feedScript.Run(ctx, o.Redis, keys, args...).Slice()
 	if err != nil {
 		return "", 0, err
 	}
@@ -141,24 +129,17 @@ type claim struct {
 	unreadable    error // why item could not be decoded
 }
 
-// claim claims due items. next is the time until another outbox is due, 0 if unknown.
-func (o outbox) claim(ctx context.Context, f inFlight) (claims []claim, next time.Duration, err error) {
+// claim claims due items. busy has the number of posts in flight by app. next is the time until another outbox is due,
+// 0 if unknown.
+func (o Outboxes) claim(
+	ctx context.Context, busy map[string]int, most limits,
+) (claims []claim, next time.Duration, err error) {
 	token, since := rand.Text(), time.Now()
-	slow := max(1, o.cfg.Total/2)
-	for app := range f.slow {
-		slow -= f.busy[app]
+	args := o.args(most.claim.Milliseconds(), token, most.total, most.perApp)
+	for app, n := range busy {
+		args = append(args, app, n)
 	}
-	args := append([]any{}, o.common...)
-	args = append(args, o.cfg.claim.Milliseconds(), token, o.cfg.Total-f.posts, slow, o.cfg.PerApp)
-	for app, n := range f.busy {
-		if _, slow := f.slow[app]; !slow {
-			args = append(args, app, n, 0)
-		}
-	}
-	for app := range f.slow {
-		args = append(args, app, f.busy[app], 1)
-	}
-	reply, err := claimScript.Run(ctx, o.redis, o.keys, args...).Slice()
+	reply, err := claimScript.Run(ctx, o.Redis, o.keys(), args...).Slice()
 	if err != nil {
 		return nil, 0, err
 	}
@@ -174,7 +155,7 @@ func (o outbox) claim(ctx context.Context, f inFlight) (claims []claim, next tim
 		}
 		c := claim{app: texts[0], repo: texts[1], number: texts[2], token: token, since: since}
 		c.failed, _ = strconv.Atoi(texts[3])
-		c.unreadable = json.Unmarshal([]byte(texts[4]), &c.item)
+		c.item, c.unreadable = decode([]byte(texts[4]))
 		claims = append(claims, c)
 	}
 	return claims, next, nil
@@ -206,48 +187,16 @@ type settlement struct {
 	attempts int
 }
 
-// settle records the outcome of a claim. It is safe to call again if it got no reply.
-func (o outbox) settle(ctx context.Context, c claim, s settlement) error {
-	_, err := o.runSettle(ctx, c, s)
-	return err
-}
-
-// keep renews a claim. It returns false if the claim has ended.
-func (o outbox) keep(ctx context.Context, c claim) (bool, error) {
-	return o.runSettle(ctx, c, settlement{what: isKept, delay: o.cfg.claim})
-}
-
-// runSettle reports whether the claim had not ended.
-func (o outbox) runSettle(ctx context.Context, c claim, s settlement) (held bool, err error) {
-	args := append([]any{}, o.common...)
+// settle records the outcome of a claim, or renews it. It returns false without changing anything if the claim was
+// settled, or has ended and another process has the item, so it is safe to call again if it got no reply.
+func (o Outboxes) settle(ctx context.Context, c claim, s settlement) (held bool, err error) {
 	text := s.err
 	if s.what == isFailed {
 		text = strings.ToValidUTF8(text[:min(len(text), maxKept)], "")
 	}
-	args = append(args, c.app, c.repo, c.number, c.token, s.what, s.delay.Milliseconds(), s.reason, text, s.attempts,
+	args := o.args(c.app, c.repo, c.number, c.token, s.what, s.delay.Milliseconds(), s.reason, text, s.attempts,
 		c.item.Entry)
-	reply, err := settleScript.Run(ctx, o.redis, o.keys, args...).Text()
-	return reply == "settled", err
-}
-
-// movedTo returns the key that a repository was renamed to, "" if it was not renamed.
-func (o outbox) movedTo(ctx context.Context, repo events.RepoPath) (string, error) {
-	to, err := o.redis.Get(ctx, o.prefix+"moved:"+repo.Key()).Result()
-	if errors.Is(err, redis.Nil) {
-		return "", nil
-	}
-	return to, err
-}
-
-// held returns how much longer to keep items without a watch; 0 means that they may be dropped. They are kept for some
-// time because the watches of a renamed repository move before the rename appears in the stream.
-func (o outbox) held(ctx context.Context, c claim) (time.Duration, error) {
-	mark := o.prefix + "unwatched:" + c.app + " " + c.repo
-	if err := o.redis.SetNX(ctx, mark, 1, 2*o.cfg.hold).Err(); err != nil {
-		return 0, err
-	}
-	left, err := o.redis.PTTL(ctx, mark).Result()
-	return max(0, left-o.cfg.hold), err
+	return settleScript.Run(ctx, o.Redis, o.keys(), args...).Bool()
 }
 
 // Waiting returns the number of notifications in all outboxes, in time proportional to the number of apps

@@ -4,23 +4,21 @@
 -- KEYS  1 apps (zset: app -> due time of its first box, ms)   2 counts (hash: app -> number of items)
 --       3 sizes (hash: app -> bytes of its items)   4 tries (hash: box -> failed attempts of its first item)
 --       5 claims (hash: box -> claim of its first item, until settled)   6 dead letters (stream)
+--       7 troubled (hash: app -> when a box failed for the first time since the app last accepted an item, ms)
 -- ARGV  1 prefix of the keys below   2 approximate number of dead letters to keep
 --
 -- Keys with the prefix, which share the hash tag:
 --       due:{app}         zset: repo -> when its first item may be sent, ms; if claimed, when the claim ends
 --       heads:{app}       zset: repo -> number of its first item
 --       box:{app} {repo}  list of items: number, space, JSON object
---       errors:{app}      hash: repo -> last error of its first item: ms, '!' if the app named the delay, space, error;
---                         '' -> when a box failed for the first time since the app last accepted an item, ms
+--       errors:{app}      hash: repo -> last error of its first item: ms, '!' if the app named the delay, space, error
 --       sent:{app}        zset: entry of a result -> when the app accepted its notification, ms
---       unwatched:{app} {repo}  exists for some time after the box's watch was found missing
---       moved:{repo}      new key of a renamed repository
 -- Neither app names nor repository keys contain a space.
 --
 -- Fails with WRONGTYPE if the dead letters are not a stream; nothing changed.
 
 local apps, counts, sizes, tries, claims, dead = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
-local prefix, letters = ARGV[1], ARGV[2]
+local troubled, prefix, letters = KEYS[7], ARGV[1], ARGV[2]
 
 local kind = redis.call('TYPE', dead)['ok']
 if kind ~= 'stream' and kind ~= 'none' then
@@ -56,36 +54,23 @@ local function index(app)
   end
 end
 
-local function letter(entry, reason, err, attempts, fields)
-  local l = {'reason', reason, 'error', err, 'attempts', attempts, 'stream', string.sub(prefix, 1, -2), 'group', 'notify',
-    'entry', entry, 'consumer', 'notifier', 'at', number(now)}
-  for i = 1, math.min(#fields, 2000), 2 do
-    l[#l + 1] = 'original:' .. fields[i]
-    l[#l + 1] = fields[i + 1]
-  end
-  if #fields > 2000 then
-    l[#l + 1] = 'truncated'
-    l[#l + 1] = string.format('%.0f of %.0f fields', 1000, #fields / 2)
-  end
-  redis.call('XADD', dead, 'MAXLEN', '~', letters, '*', unpack(l))
-end
-
--- bury turns a box's first item into a dead letter, with the fields needed to put it back. If the item cannot be
--- decoded, it keeps the text.
+-- bury turns a box's first item into a dead letter with its fields. The payload of one that cannot be decoded is its text.
 local function bury(app, repo, reason, err, attempts)
   local _, text = head_of(app, repo)
   local ok, item = pcall(cjson.decode, text)
-  if not ok or type(item) ~= 'table' or type(item.body) ~= 'string' then item = {body = text, app = app, repo = repo} end
-  local function part(name) return type(item[name]) == 'string' and item[name] or '' end
-  local fields = {'_watermill_message_uuid', part('id'), 'payload', part('body'),
-    'type', part('type'), 'app', part('app'), 'repo', part('repo'), 'ref', part('ref'), 'entry', part('entry')}
-  for _, name in ipairs({'traceparent', 'tracestate'}) do
-    if part(name) ~= '' then
-      fields[#fields + 1] = name
-      fields[#fields + 1] = part(name)
+  if not ok or type(item) ~= 'table' or type(item.payload) ~= 'string' then
+    item = {payload = text, app = app, repo = repo}
+  end
+  local letter = {'reason', reason, 'error', err, 'attempts', attempts, 'entry',
+    type(item.entry) == 'string' and item.entry or '', 'at', number(now),
+    'stream', string.sub(prefix, 1, -2), 'group', 'notify', 'consumer', 'notifier'}
+  for name, value in pairs(item) do
+    if type(value) == 'string' then
+      letter[#letter + 1] = 'original:' .. name
+      letter[#letter + 1] = value
     end
   end
-  letter(part('entry'), reason, err, attempts, fields)
+  redis.call('XADD', dead, 'MAXLEN', '~', letters, '*', unpack(letter))
 end
 
 -- forget removes the bookkeeping of an empty box, and of its app if it has no other box.
@@ -98,7 +83,7 @@ local function forget(app, repo)
   if redis.call('EXISTS', heads_of(app)) == 0 then
     redis.call('HDEL', counts, app)
     redis.call('HDEL', sizes, app)
-    redis.call('DEL', errors_of(app))
+    redis.call('HDEL', troubled, app)
   end
 end
 
@@ -119,8 +104,8 @@ end
 -- recovered makes the boxes of an app that has accepted an item due now, if it had accepted none for a minute after a first
 -- failure: one that accepts some and refuses others would soon have used up the attempts at those.
 local function recovered(app)
-  local since = tonumber(redis.call('HGET', errors_of(app), '') or '')
-  if since and (now - since < 60000 or hasten(app, 1000) < 1000) then redis.call('HDEL', errors_of(app), '') end
+  local since = tonumber(redis.call('HGET', troubled, app) or '')
+  if since and (now - since < 60000 or hasten(app, 1000) < 1000) then redis.call('HDEL', troubled, app) end
 end
 
 -- pop removes a box's first item. The next one is due at the given time.

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
@@ -29,9 +28,14 @@ const (
 var errGone = errors.New("answered 410 Gone")
 
 // newClient returns the client for all posts. It uses no proxy, because a proxy would resolve names by itself.
-func newClient(cfg Config, policy egress.Policy) *http.Client {
+func newClient(cfg Config) (*http.Client, error) {
+	hosts, err := egress.ParseHosts("notify-hosts", cfg.Hosts)
+	if err != nil {
+		return nil, err
+	}
+	policy := egress.Policy{Hosts: hosts, Foreign: true, Timeout: dialTimeout}
 	return &http.Client{
-		Timeout:       cfg.Timeout,
+		Timeout:       cfg.timeout,
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		Transport: cmp.Or(cfg.Trust, &egress.Trust{}).Transport(&http.Transport{
 			Proxy:                  nil,
@@ -39,14 +43,14 @@ func newClient(cfg Config, policy egress.Policy) *http.Client {
 			TLSHandshakeTimeout:    dialTimeout,
 			MaxResponseHeaderBytes: maxHeaders,
 			MaxIdleConns:           100,
-			MaxIdleConnsPerHost:    cfg.PerApp,
+			MaxIdleConnsPerHost:    cfg.perApp,
 			IdleConnTimeout:        90 * time.Second,
 			DisableCompression:     true,
 			ForceAttemptHTTP2:      true,
 			// Detects dead connections before the operating system does.
-			HTTP2: &http.HTTP2Config{SendPingTimeout: cfg.Timeout / 3, PingTimeout: cfg.Timeout / 3},
+			HTTP2: &http.HTTP2Config{SendPingTimeout: cfg.timeout / 3, PingTimeout: cfg.timeout / 3},
 		}),
-	}
+	}, nil
 }
 
 // post sends one notification to the watch's URL. It returns the Retry-After of the response, if any. Errors are short
@@ -115,11 +119,8 @@ func (n *Notifier) fault(err error) error {
 	if _, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
 		return errors.New("the host's certificate is not trusted; see the setting ca-file")
 	}
-	if _, ok := errors.AsType[x509.HostnameError](err); ok {
-		return errors.New("the certificate is for another host")
-	}
 	if e, ok := errors.AsType[net.Error](err); ok && e.Timeout() {
-		return fmt.Errorf("did not answer within %v", n.cfg.Timeout)
+		return fmt.Errorf("did not answer within %v", n.cfg.timeout)
 	}
 	if errno, ok := errors.AsType[syscall.Errno](err); ok {
 		return fmt.Errorf("cannot be reached: %w", errno)

@@ -1,7 +1,6 @@
 package notify
 
 import (
-	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/json"
@@ -9,9 +8,6 @@ import (
 	"io"
 	"time"
 
-	"go.opentelemetry.io/otel/propagation"
-
-	"lockstep/internal/egress"
 	"lockstep/internal/execute"
 	"lockstep/internal/watch"
 	"lockstep/tree"
@@ -30,20 +26,19 @@ type Answer struct {
 
 // Test posts a test notification to the URL of a watch, signed as its notifications are, and returns the
 // response. If the app has a command, it runs that instead, in the tree that is published now. It needs Secrets of cfg, and
-// uses Hosts, TLS, UserAgent, Timeout, Commands and Root. It queues and records nothing.
+// uses Hosts, Trust, UserAgent, Commands and Root. It queues and records nothing.
 func Test(ctx context.Context, cfg Config, w watch.Watch) (Answer, error) {
 	command, runs := cfg.Commands[w.App]
 	if w.NotifyURL == "" && !runs {
-		return Answer{}, errors.New("the watch has no notify_url")
+		return Answer{}, errors.New("the watch has no URL for notifications; see lockstep watch set --help")
 	}
-	hosts, err := egress.ParseHosts("notify-hosts", cfg.Hosts)
+	cfg = cfg.withDefaults()
+	client, err := newClient(cfg)
 	if err != nil {
 		return Answer{}, err
 	}
-	cfg.UserAgent, cfg.Timeout = cmp.Or(cfg.UserAgent, "lockstep"), cmp.Or(cfg.Timeout, defaultTimeout)
-	cfg.PerApp, cfg.Propagator = 1, propagation.TraceContext{}
-	n := &Notifier{cfg: cfg, client: newClient(cfg, egress.Policy{Hosts: hosts, Foreign: true, Timeout: dialTimeout})}
-	defer n.client.CloseIdleConnections()
+	n := &Notifier{cfg: cfg, client: client}
+	defer client.CloseIdleConnections()
 	id := "msg_" + rand.Text()[:24]
 	now := time.Now()
 	body, err := json.Marshal(map[string]any{

@@ -34,9 +34,9 @@ func childMain(redisURL, credentials string) {
 	client := server.Open()
 	n, err := New(Config{
 		Redis: client, Reader: server.Open(), Registry: watch.NewRegistry(client, namespace),
-		Secrets: credential.NewStore(credentials, func(string) string { return "" }), Hosts: []string{"127.0.0.1"}, claim: shortClaim, Timeout: shortClaim / 3,
-		Schedule: slices.Repeat([]time.Duration{20 * time.Millisecond}, 1000),
-		Root:     os.Getenv("LOCKSTEP_TEST_ROOT"), Mounted: func(context.Context) error { return nil }, Commands: map[string]execute.Command{"hook": shell(os.Getenv("LOCKSTEP_TEST_SCRIPT"))},
+		Secrets: credential.NewStore(credentials, func(string) string { return "" }), Hosts: []string{"127.0.0.1"},
+		limits: limits{claim: shortClaim, timeout: shortClaim / 3, schedule: slices.Repeat([]time.Duration{20 * time.Millisecond}, 1000)},
+		Root:   os.Getenv("LOCKSTEP_TEST_ROOT"), Mounted: func(context.Context) error { return nil }, Commands: map[string]execute.Command{"hook": shell(os.Getenv("LOCKSTEP_TEST_SCRIPT"))},
 	})
 	if err != nil {
 		panic(err)
@@ -45,38 +45,6 @@ func childMain(redisURL, credentials string) {
 }
 
 const shortClaim = 1500 * time.Millisecond
-
-func TestProcessKilledDuringAPost(t *testing.T) {
-	w := newWorld(t)
-	var killed atomic.Bool
-	begun, release := make(chan struct{}), make(chan struct{})
-	apps := newReceiver(t, func(_ http.ResponseWriter, p post) int {
-		if killed.Load() {
-			return http.StatusOK
-		}
-		if p.result.ID == "2//docs acme/a" {
-			close(begun)
-			<-release
-			return http.StatusBadGateway // the process is dead
-		}
-		return http.StatusOK
-	})
-	w.signsFor(apps.URL)
-	w.watch("docs", apps.URL+"/docs", "acme/a")
-	w.run()() // creates the group
-	kill := w.child()
-	for i := range 5 {
-		w.publish(synced(t, fmt.Sprintf("%d//docs acme/a", i), "docs", "acme/a"))
-	}
-	<-begun
-	kill()
-	killed.Store(true)
-	close(release)
-	apps.await(atLeast(3))
-	w.run()
-	w.await(OutcomeDelivered, 3)
-	mustBeInOrder(t, apps.await(atLeast(6)), 5)
-}
 
 // child starts a notifier process. It is killed when the test ends, if not before.
 func (w *world) child(env ...string) (kill func()) {
@@ -184,7 +152,7 @@ func TestTwoReplicas(t *testing.T) {
 func TestGroupDoesNotPinTheStream(t *testing.T) {
 	w := newWorld(t)
 	w.watch("docs", "http://127.0.0.1:1/docs", "acme/a")
-	stop := w.run(func(c *Config) { c.Schedule = []time.Duration{0, time.Hour} })
+	stop := w.run(func(c *Config) { c.schedule = []time.Duration{0, time.Hour} })
 	w.publish(synced(t, "1", "docs", "acme/a"))
 	w.await(OutcomeFailed, 1)
 	latest, unsettled, err := stream.ReadWatermarks(t.Context(), w.redis, namespace.Results())
@@ -268,7 +236,7 @@ func TestRedisOutage(t *testing.T) {
 	apps := newReceiver(t, ok)
 	w.signsFor(apps.URL)
 	w.watch("docs", apps.URL+"/docs", "acme/a")
-	w.run(func(c *Config) { c.claim, c.Timeout = shortClaim, shortClaim/3 })
+	w.run(func(c *Config) { c.claim, c.timeout = shortClaim, shortClaim/3 })
 	const each = 30
 	for i := range each {
 		w.publish(synced(t, fmt.Sprintf("%d//docs acme/a", i), "docs", "acme/a"))
@@ -344,19 +312,12 @@ func TestDeletedGroupIsRestored(t *testing.T) {
 	}
 }
 
-// used counts the commands of a client.
-type used struct{ n *int }
+// hook is a hook of a client's commands.
+type hook func(next redis.ProcessHook) redis.ProcessHook
 
-func (used) DialHook(next redis.DialHook) redis.DialHook { return next }
-
-func (u used) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		*u.n++
-		return next(ctx, cmd)
-	}
-}
-
-func (used) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+func (h hook) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return h(next) }
+func (hook) DialHook(next redis.DialHook) redis.DialHook            { return next }
+func (hook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return next
 }
 
@@ -366,47 +327,46 @@ func TestReaderIsUsedInEachTurn(t *testing.T) {
 	w, commands, last := newWorld(t), 0, ""
 	must(0, w.redis.Set(t.Context(), namespace.Results(), "no stream", 0).Err())(t)
 	cfg := w.config()
-	cfg.Reader.AddHook(used{&commands})
+	cfg.Reader.AddHook(hook(func(next redis.ProcessHook) redis.ProcessHook {
+		return func(ctx context.Context, cmd redis.Cmder) error {
+			commands++
+			return next(ctx, cmd)
+		}
+	}))
 	if err := must(New(cfg))(t).feedNext(t.Context(), &last); err == nil || commands == 0 {
 		t.Errorf("%d commands, %v", commands, err)
 	}
 }
 
-// paused is a registry that blocks posters until it is released and ignores deadlines, like a stopped process.
-type paused struct {
-	Registry
-	begun chan struct{} // has room for one
-	let   chan struct{}
-}
-
-func (p paused) Of(ctx context.Context, repo events.RepoPath) (watch.Set, error) {
-	if _, posting := ctx.Deadline(); posting { // the feeder has none
-		select {
-		case p.begun <- struct{}{}:
-		default:
-		}
-		<-p.let
-	}
-	return p.Registry.Of(context.WithoutCancel(ctx), repo)
-}
-
 // A process that was paused does not post items that another process has claimed since.
 func TestPausedProcessReturnsItsClaims(t *testing.T) {
 	w, apps := newApp(t)
-	p := paused{begun: make(chan struct{}, 1), let: make(chan struct{})}
-	let := sync.OnceFunc(func() { close(p.let) })
+	begun, released := make(chan struct{}, 1), make(chan struct{})
+	release := sync.OnceFunc(func() { close(released) })
 	stop := w.run(func(c *Config) {
-		c.claim, c.Timeout, c.Grace = 300*time.Millisecond, 100*time.Millisecond, time.Hour
-		p.Registry, c.Registry = c.Registry, &p
+		client := w.server.Client()
+		client.AddHook(hook(func(next redis.ProcessHook) redis.ProcessHook {
+			return func(ctx context.Context, cmd redis.Cmder) error {
+				if _, posting := ctx.Deadline(); posting { // the feeder has none
+					select {
+					case begun <- struct{}{}:
+					default:
+					}
+					<-released
+				}
+				return next(context.WithoutCancel(ctx), cmd)
+			}
+		}))
+		c.claim, c.timeout, c.Grace, c.Registry = 300*time.Millisecond, 100*time.Millisecond, time.Hour, watch.NewRegistry(client, namespace)
 	})
-	defer let()
+	defer release()
 	w.publish(synced(t, "0//docs acme/a", "docs", "acme/a"), synced(t, "1//docs acme/a", "docs", "acme/a"))
-	<-p.begun
+	<-begun
 	stopped := make(chan struct{})
 	go func() { stop(); close(stopped) }() // it starts no new posts, but the current one is still in flight
 	w.run()
 	w.await(OutcomeDelivered, 2)
-	let()
+	release()
 	<-stopped
 	posts := apps.await(atLeast(2))
 	mustBeInOrder(t, posts, 2)

@@ -3,8 +3,6 @@ package notify
 import (
 	"context"
 	"errors"
-	"path"
-	"strconv"
 	"strings"
 	"time"
 
@@ -16,10 +14,7 @@ import (
 
 var (
 	errNoTree = errors.New("there is no tree")
-	errOlder  = errors.New("the published tree is older than that of the result, which is gone")
 	errLost   = errors.New("the claim could not be renewed, command killed")
-
-	errNoCommand = errors.New("there is no command for the app")
 )
 
 // hasTree reports whether a result names a tree.
@@ -44,7 +39,7 @@ func (n *Notifier) run(ctx context.Context, w watch.Watch, c claim, command exec
 	t, err := tree.OpenResult(n.cfg.Root, result)
 	isGone := errors.Is(err, tree.ErrGone)
 	if isGone {
-		t, err = n.current(ctx, name, result)
+		t, err = n.current(ctx, name)
 	}
 	if err != nil {
 		return err
@@ -74,29 +69,16 @@ func (n *Notifier) run(ctx context.Context, w watch.Watch, c claim, command exec
 	return err
 }
 
-// current opens the tree that is published under a name instead of that of a result, which is gone. It fails with
-// errNoTree if there is none any more.
-func (n *Notifier) current(ctx context.Context, name string, r events.Result) (*tree.Tree, error) {
+// current opens the tree that is published under a name. It fails with errNoTree if there is none any more.
+func (n *Notifier) current(ctx context.Context, name string) (*tree.Tree, error) {
 	if err := n.cfg.Mounted(ctx); err != nil { // else everything is gone
 		return nil, err
 	}
 	t, err := tree.Open(n.cfg.Root, name)
-	switch {
-	case errors.Is(err, tree.ErrNotPublished):
+	if errors.Is(err, tree.ErrNotPublished) {
 		return nil, errNoTree
-	case err != nil:
-		return nil, err
-	case r.Type == events.ResultSynced && t.Ref() == r.Ref && fenceOf(t.Dir()) < fenceOf(r.Tree): // a view may go back
-		return nil, errors.Join(errOlder, t.Close())
 	}
-	return t, nil
-}
-
-// fenceOf returns the fence in the name of a tree, {fence}-{commit}.
-func fenceOf(dir string) uint64 {
-	text, _, _ := strings.Cut(path.Base(dir), "-")
-	fence, _ := strconv.ParseUint(text, 10, 64) // 0 for other names
-	return fence
+	return t, err
 }
 
 // keep renews a claim until ctx is done. If that fails, it calls lost before the claim ends.
@@ -110,7 +92,7 @@ func (n *Notifier) keep(ctx context.Context, c claim, lost context.CancelCauseFu
 		}
 		at := time.Now()
 		renewing, cancel := context.WithTimeout(ctx, third/2)
-		held, err := n.outbox.keep(renewing, c)
+		held, err := n.outbox.settle(renewing, c, settlement{what: isKept, delay: n.cfg.claim})
 		cancel()
 		switch {
 		case held:

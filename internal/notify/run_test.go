@@ -50,8 +50,8 @@ func (h *hooked) runs(script string) (stop func()) {
 	return h.run(func(c *Config) {
 		c.Commands, c.Root = map[string]execute.Command{"hook": shell(h.script(script))}, h.root
 		c.Mounted = h.mounted
-		c.Schedule = slices.Repeat([]time.Duration{20 * time.Millisecond}, 100)
-		c.claim, c.Timeout = shortClaim, shortClaim/3
+		c.schedule = slices.Repeat([]time.Duration{20 * time.Millisecond}, 100)
+		c.claim, c.timeout = shortClaim, shortClaim/3
 	})
 }
 
@@ -79,33 +79,6 @@ func (h *hooked) tree(n int) events.Result {
 func (h *hooked) read(name string) []string {
 	text, _ := os.ReadFile(filepath.Join(h.dir, name))
 	return strings.Split(strings.TrimSpace(string(text)), "\n")
-}
-
-func TestCommandIsRetriedInPlaceOfAPost(t *testing.T) {
-	h := newHooked(t)
-	h.runs(`echo "$LOCKSTEP_NAME $LOCKSTEP_COMMIT" >>$DIR/runs; cat >$DIR/input; test -e $DIR/ok || { echo no luck; exit 3; }`)
-	first := h.tree(1)
-	h.publish(first)
-	h.await(OutcomeFailed, 2)
-	boxes := must((Outboxes{Redis: h.redis, Namespace: namespace}).Boxes(t.Context(), "hook", 10))(t)
-	if len(boxes) != 1 || boxes[0].Error != "exit status 3: no luck" {
-		t.Errorf("boxes %+v", boxes)
-	}
-	must(0, os.WriteFile(filepath.Join(h.dir, "ok"), nil, 0o600))(t)
-	h.await(OutcomeDelivered, 1)
-	if runs := h.read("runs"); len(runs) < 3 || runs[0] != "acme/a "+first.After {
-		t.Errorf("runs %q", runs)
-	}
-	if got := must(events.ParseResult([]byte(h.read("input")[0])))(t); got.ID != first.ID {
-		t.Errorf("input is the result %s", got.ID)
-	}
-	failed := first
-	failed.ID, failed.Type, failed.Class = "f//hook acme/a", events.ResultFailed, events.ClassAuth
-	h.publish(failed, h.tree(2)) // only the second is of a tree
-	h.await(OutcomeDelivered, 1)
-	if h.waiting() != 0 {
-		t.Errorf("%d notifications wait", h.waiting())
-	}
 }
 
 func TestCommandRunsInTheCurrentTreeIfThatOfTheResultIsGone(t *testing.T) {
@@ -139,30 +112,14 @@ func TestRunOfARemovedRefIsDroppedIfTheVolumeIsMounted(t *testing.T) {
 	}
 }
 
-func TestRunDoesNotGoBack(t *testing.T) {
-	h := newHooked(t)
-	h.tree(1)
-	gone := h.tree(2)
-	must(0, os.RemoveAll(filepath.Join(h.root, gone.Tree)))(t)
-	h.tree(1)
-	h.runs(`echo "$LOCKSTEP_COMMIT" >>$DIR/runs`)
-	h.publish(gone)
-	h.await(OutcomeFailed, 2)
-	now := h.tree(3)
-	h.await(OutcomeDelivered, 1)
-	if runs := h.read("runs"); !slices.Equal(runs, []string{now.After}) {
-		t.Errorf("runs %q", runs)
-	}
-}
-
 func TestRunWaitsForANotifierWithTheCommand(t *testing.T) {
 	h := newHooked(t)
 	stop := h.runs(`exit 1`)
 	h.publish(h.tree(1), h.tree(2))
 	h.await(OutcomeFailed, 1)
 	stop()
-	stop = h.run()
-	h.eventually(func() bool { return strings.Contains(h.log.String(), "this one has none") }, "a warning")
+	stop = h.run(soon(100))
+	h.eventually(func() bool { return strings.Contains(h.log.String(), errNoCommand.Error()) }, "a failure")
 	stop()
 	h.runs(`echo "$LOCKSTEP_NAME" >>$DIR/runs`)
 	h.await(OutcomeDelivered, 2)

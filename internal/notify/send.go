@@ -3,11 +3,9 @@ package notify
 import (
 	"context"
 	"errors"
-	"maps"
 	"math/rand/v2"
 	"time"
 
-	"lockstep/events"
 	"lockstep/internal/redisx"
 	"lockstep/internal/watch"
 )
@@ -19,94 +17,61 @@ const (
 	reasonGone   = "gone"
 	reasonUsedUp = "attempts used up"
 	reasonBad    = "malformed"
-
-	reasonNoCommand = "no command"
 )
 
-const (
-	othersTurn       = 10 * time.Second // until a run is claimed again that was claimed by a notifier without the command
-	longestForOthers = 24 * time.Hour   // after the result, a run that no notifier has a command for is given up
+var (
+	errLate      = errors.New("reading the watch took too long")
+	errNoCommand = errors.New("this notifier has no command for the app, and the watch no notify_url: " +
+		"give all notifiers the same exec")
 )
-
-var errLate = errors.New("reading the watch took too long")
-
-// inFlight counts the posts of a process. It is not safe for concurrent use.
-type inFlight struct {
-	posts int
-	busy  map[string]int       // posts by app
-	slow  map[string]time.Time // slow apps, with the time of their last slow post
-}
-
-const slowFor = time.Hour // how long an app counts as slow, unless it is fast in the meantime
-
-func (f *inFlight) begin(app string) {
-	f.posts++
-	f.busy[app]++
-}
-
-func (f *inFlight) end(l landing) {
-	f.posts--
-	if f.busy[l.app]--; f.busy[l.app] == 0 {
-		delete(f.busy, l.app)
-	}
-	switch {
-	case !l.attempted:
-	case l.slow:
-		f.slow[l.app] = time.Now()
-	default:
-		delete(f.slow, l.app)
-	}
-}
-
-// landing is the end of a post.
-type landing struct {
-	app             string
-	attempted, slow bool // whether the app was called, and took at least a third of the timeout
-}
 
 // send claims due items and posts them until ctx is done, then waits for posts in flight.
 func (n *Notifier) send(ctx context.Context) {
 	posting, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
-	f := inFlight{busy: map[string]int{}, slow: map[string]time.Time{}}
-	landed := make(chan landing)
+	posts, busy := 0, map[string]int{} // in flight, and those by app
+	landed := make(chan string)        // the app of a post that has ended
+	down := false
+	land := func(app string) {
+		posts--
+		if busy[app]--; busy[app] == 0 {
+			delete(busy, app)
+		}
+	}
 	for ctx.Err() == nil {
 		wait := idle
-		if f.posts < n.cfg.Total {
-			maps.DeleteFunc(f.slow, func(_ string, at time.Time) bool { return time.Since(at) > slowFor })
-			claims, next, err := n.outbox.claim(ctx, f)
-			n.sending.report(ctx, err)
+		if posts < n.cfg.total {
+			claims, next, err := n.outbox.claim(ctx, busy, n.cfg.limits)
+			n.report(ctx, &down, "notifications cannot be claimed", err)
 			for _, c := range claims {
-				f.begin(c.app)
-				go func() { landed <- n.deliver(posting, c) }()
+				posts++
+				busy[c.app]++
+				go func() { n.deliver(posting, c); landed <- c.app }()
 			}
 			if next > 0 {
 				wait = min(next, idle)
 			}
 		}
 		select {
-		case l := <-landed:
-			f.end(l)
+		case app := <-landed:
+			land(app)
 		case <-n.wake:
 		case <-time.After(wait):
 		case <-ctx.Done():
 		}
 	}
 	defer time.AfterFunc(n.cfg.Grace, stop).Stop()
-	for f.posts > 0 {
-		f.end(<-landed)
+	for posts > 0 {
+		land(<-landed)
 	}
 }
 
-func (n *Notifier) deliver(ctx context.Context, c claim) (l landing) {
-	l.app = c.app
+func (n *Notifier) deliver(ctx context.Context, c claim) {
 	ctx, end := n.trace(ctx, c)
 	began := time.Now()
 	outcome, s, err := n.attempt(ctx, c)
 	end(outcome, err)
 	took := time.Since(began)
-	_, runs := n.cfg.Commands[c.app]
-	l.attempted, l.slow = outcome != "", took >= n.cfg.Timeout/3 && !runs
 	log := n.cfg.Log.With("app", c.app, "repo", c.item.Repo, "id", c.item.ID, "type", c.item.Type,
 		"attempt", c.failed+1, "took", took)
 	if err != nil {
@@ -116,10 +81,10 @@ func (n *Notifier) deliver(ctx context.Context, c claim) (l landing) {
 	switch {
 	case settled != nil:
 		log.WarnContext(ctx, "notification outcome not recorded, will send again", "outcome", outcome, "error", settled)
-		return l
+		return
 	case outcome == "":
 		log.DebugContext(ctx, "notification returned to the outbox", "error", err)
-		return l
+		return
 	case outcome == OutcomeDelivered:
 		log.DebugContext(ctx, "app notified")
 	case outcome == OutcomeUnwatched:
@@ -130,7 +95,6 @@ func (n *Notifier) deliver(ctx context.Context, c claim) (l landing) {
 		log.ErrorContext(ctx, "notification given up, see lockstep dead ls", "reason", s.reason, "error", err)
 	}
 	n.cfg.Observe(outcome, took)
-	return l
 }
 
 // attempt tries to send. It returns the outcome "" if it made no attempt, or did not finish it.
@@ -150,22 +114,11 @@ func (n *Notifier) attempt(ctx context.Context, c claim) (outcome string, s sett
 		return outcome, s, err
 	case err != nil: // an error of Redis
 		return "", settlement{what: isBack, delay: idle}, err
-	case !watched:
-		left, err := n.outbox.held(ctx, c)
-		if err != nil || left > 0 {
-			return "", settlement{what: isBack, delay: max(left, idle/10)}, err
-		}
+	case !watched, w.NotifyURL == "" && !runs && !c.item.Runs:
 		return OutcomeUnwatched, settlement{what: isDone}, nil
-	case w.NotifyURL == "" && !runs && c.item.Runs && time.Since(events.EntryTime(c.item.Entry)) > longestForOthers:
-		return OutcomeGivenUp, settlement{what: isDead, reason: reasonNoCommand, attempts: c.failed}, errNoCommand
-	case w.NotifyURL == "" && !runs && c.item.Runs:
-		if _, warned := n.warned.LoadOrStore(c.app, true); !warned {
-			n.cfg.Log.WarnContext(ctx, "runs wait for a notifier with a command for their app: this one has none, and "+
-				"the watch no notify_url; give all notifiers the same exec", "app", c.app, "repo", c.item.Repo)
-		}
-		return "", settlement{what: isBack, delay: othersTurn}, errNoCommand
 	case w.NotifyURL == "" && !runs:
-		return OutcomeUnwatched, settlement{what: isDone}, nil
+		outcome, s = n.failed(c, 0)
+		return outcome, s, errNoCommand
 	case w.Silenced != "" && !runs:
 		return OutcomeGone, settlement{what: isDead, reason: reasonGone, attempts: c.failed},
 			errors.New("the watch is silenced: " + w.Silenced)
@@ -186,32 +139,16 @@ func (n *Notifier) attempt(ctx context.Context, c claim) (outcome string, s sett
 		return OutcomeUnwatched, settlement{what: isDone}, nil
 	case ctx.Err() != nil, errors.Is(err, errLost):
 		return "", settlement{what: isBack}, err
-	case errors.Is(err, errGone):
-		return n.gone(ctx, c, w)
+	case errors.Is(err, errGone): // the next attempt sees the silenced watch, or another URL
+		why := time.Now().UTC().Format(time.RFC3339) + " " + errGone.Error()
+		return "", settlement{what: isBack, delay: idle}, errors.Join(err, n.cfg.Registry.Silence(ctx, w, why))
 	}
 	outcome, s = n.failed(c, retryAfter)
 	return outcome, s, err
 }
 
-// gone silences a watch whose app answered 410 and returns the settlement. If the watch's URL has changed
-// meanwhile, the item is returned to the outbox instead.
-func (n *Notifier) gone(ctx context.Context, c claim, posted watch.Watch) (outcome string, s settlement, err error) {
-	w, watched, err := n.find(ctx, posted.Key())
-	switch {
-	case err != nil:
-		return "", settlement{what: isBack, delay: idle}, err
-	case !watched || w.NotifyURL != posted.NotifyURL:
-		return "", settlement{what: isBack}, errGone
-	}
-	why := time.Now().UTC().Format(time.RFC3339) + " " + errGone.Error()
-	if err := n.cfg.Registry.Silence(ctx, w, why); err != nil {
-		return "", settlement{what: isBack, delay: idle}, err
-	}
-	return OutcomeGone, settlement{what: isDead, reason: reasonGone, attempts: c.failed + 1}, errGone
-}
-
 func (n *Notifier) failed(c claim, retryAfter time.Duration) (outcome string, s settlement) {
-	delay, more := nextDelay(n.cfg.Schedule, c.failed+1, rand.Float64(), retryAfter)
+	delay, more := nextDelay(n.cfg.schedule, c.failed+1, rand.Float64(), retryAfter)
 	if !more {
 		return OutcomeGivenUp, settlement{what: isDead, reason: reasonUsedUp, attempts: c.failed + 1}
 	}
@@ -235,11 +172,7 @@ func (n *Notifier) find(ctx context.Context, key watch.Key) (watch.Watch, bool, 
 				return w, true, nil
 			}
 		}
-		to, err := n.outbox.movedTo(ctx, key.Repo)
-		if err != nil || to == "" {
-			return watch.Watch{}, false, err
-		}
-		if key.Repo, err = events.ParseRepoPath(to); err != nil {
+		if key.Repo, err = n.cfg.Registry.MovedTo(ctx, key.Repo); err != nil || key.Repo.IsZero() {
 			return watch.Watch{}, false, err
 		}
 	}
@@ -252,7 +185,7 @@ func (n *Notifier) settle(ctx context.Context, c claim, s settlement) (err error
 	ctx, cancel := context.WithTimeout(ctx, n.cfg.claim/3)
 	defer cancel()
 	for i := range tries {
-		if err = n.outbox.settle(ctx, c, s); err == nil || ctx.Err() != nil {
+		if _, err = n.outbox.settle(ctx, c, s); err == nil || ctx.Err() != nil {
 			return err
 		}
 		redisx.Pause(ctx, time.Duration(i+1)*100*time.Millisecond)

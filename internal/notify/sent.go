@@ -52,27 +52,25 @@ func (o Outboxes) Posts(ctx context.Context, r events.Result, entry string, set 
 			unnamed[w.App] = execute.Command{}
 		}
 	}
+	boxes, err := o.About(ctx, watch.ConcernedRepo(r))
+	if err != nil {
+		return nil, err
+	}
 	for _, w := range recipients(r, set, unnamed) {
 		p := Post{App: w.App, ID: idOf(r, w.App), State: PostEnded}
 		at, err := o.Redis.ZScore(ctx, o.key("sent:"+w.App), entry).Result()
 		if err != nil && !errors.Is(err, redis.Nil) {
 			return nil, fmt.Errorf("read what was sent to %s: %w", w.App, err)
 		}
-		items, failed := o.Redis.LRange(ctx, o.key("box:"+w.App+" "+w.Repo.Key()), 0, -1).Result()
+		waiting, failed := o.waiting(ctx, boxes, w.App, entry)
 		if failed != nil {
-			return nil, fmt.Errorf("read the outbox of %s: %w", w.App, failed)
+			return nil, failed
 		}
-		switch waits := slices.ContainsFunc(items, func(text string) bool { return entryOf(text) == entry }); {
+		switch {
 		case err == nil:
 			p.State, p.At = PostAccepted, time.UnixMilli(int64(at)).UTC()
-		case waits:
-			boxes, err := o.About(ctx, w.Repo, []string{w.App})
-			if err != nil {
-				return nil, err
-			}
-			if p.State = PostWaiting; len(boxes) > 0 {
-				p.Box = &boxes[0]
-			}
+		case waiting != nil:
+			p.State, p.Box = PostWaiting, waiting
 		case last == "" || events.EntryAfter(entry, last):
 			p.State = PostUnread
 		}
@@ -82,6 +80,22 @@ func (o Outboxes) Posts(ctx context.Context, r events.Result, entry string, set 
 		posts = append(posts, p)
 	}
 	return posts, nil
+}
+
+// waiting returns the outbox of an app, among those of a repository, if the notification about a result is in it.
+func (o Outboxes) waiting(ctx context.Context, boxes []Box, app, entry string) (*Box, error) {
+	at := slices.IndexFunc(boxes, func(b Box) bool { return b.App == app })
+	if at < 0 {
+		return nil, nil
+	}
+	items, err := o.Redis.LRange(ctx, o.key("box:"+app+" "+boxes[at].Repo), 0, -1).Result()
+	if err != nil {
+		return nil, fmt.Errorf("read the outbox of %s: %w", app, err)
+	}
+	if !slices.ContainsFunc(items, func(text string) bool { return entryOf(text) == entry }) {
+		return nil, nil
+	}
+	return &boxes[at], nil
 }
 
 // IsID reports whether an ID is the webhook-id of the notification of a result: of its app or, if it has none, of one of
@@ -101,26 +115,15 @@ func entryOf(text string) string {
 	return one.Entry
 }
 
-// AllSent reports whether nothing is left to post to apps of the results of a repository up to an entry: the
-// notifiers have read it, and the outboxes of the repository are empty. Without apps, or if no notifier has
-// ever run, nothing is.
-func (o Outboxes) AllSent(ctx context.Context, repo events.RepoPath, apps []string, upto string) (bool, error) {
-	if len(apps) == 0 {
-		return true, nil
-	}
-	last, err := stream.GroupCursor(ctx, o.Redis, o.Namespace.Results(), Group)
-	if err != nil || last == "" || events.EntryAfter(upto, last) {
-		return err == nil && last == "", err
-	}
-	lengths := make([]*redis.IntCmd, len(apps))
-	_, err = o.Redis.Pipelined(ctx, func(pipe redis.Pipeliner) error {
-		for i, app := range apps {
-			lengths[i] = pipe.LLen(ctx, o.key("box:"+app+" "+repo.Key()))
+// AllSent reports whether nothing is left to post about a repository: no notification waits, and the notifiers have
+// read the results up to an entry, if that is not "" and any notifier has run.
+func (o Outboxes) AllSent(ctx context.Context, repo events.RepoPath, upto string) (bool, error) {
+	if upto != "" {
+		last, err := stream.GroupCursor(ctx, o.Redis, o.Namespace.Results(), Group)
+		if err != nil || last != "" && events.EntryAfter(upto, last) {
+			return false, err
 		}
-		return nil
-	})
-	if err != nil {
-		return false, fmt.Errorf("read the outboxes of %s: %w", repo, err)
 	}
-	return !slices.ContainsFunc(lengths, func(n *redis.IntCmd) bool { return n.Val() > 0 }), nil
+	boxes, err := o.About(ctx, repo)
+	return err == nil && len(boxes) == 0, err
 }

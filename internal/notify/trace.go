@@ -23,20 +23,13 @@ type traceContext struct {
 
 var propagator propagation.TraceContext
 
-// traceOf returns the trace context of a result or of a dead letter that was put back, if there is a Tracer.
+// traceOf returns the trace context of a result, if there is a Tracer.
 func (n *Notifier) traceOf(entry redis.XMessage) traceContext {
 	if n.cfg.Tracer == nil {
 		return traceContext{}
 	}
-	text := func(name string) string { s, _ := entry.Values[name].(string); return s }
-	from := propagation.MapCarrier(stream.Metadata(entry.Values))
-	if text("traceparent") != "" {
-		from = propagation.MapCarrier{"traceparent": text("traceparent"), "tracestate": text("tracestate")}
-	}
-	// Extract and Inject drop invalid values.
-	valid := propagation.MapCarrier{}
-	propagator.Inject(propagator.Extract(context.Background(), from), valid)
-	return traceContext{valid["traceparent"], valid["tracestate"]}
+	from := stream.Metadata(entry.Values)
+	return traceContext{from["traceparent"], from["tracestate"]}
 }
 
 // trace begins the span of one attempt. The returned function records the outcome and ends the span.

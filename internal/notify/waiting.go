@@ -1,7 +1,6 @@
 package notify
 
 import (
-	"cmp"
 	"context"
 	_ "embed" // the script
 	"errors"
@@ -23,8 +22,8 @@ var hastenScript = redis.NewScript(outboxSource + hastenSource)
 
 const maxHastened = 10_000 // outboxes per call of SendNow
 
-// Outboxes reads the notifications that wait to be posted to apps. It needs no [Notifier]. Redis and
-// Namespace are required.
+// Outboxes are the notifications that wait to be posted to apps, with or without a [Notifier]. Redis and Namespace are
+// required.
 type Outboxes struct {
 	Redis     redis.UniversalClient
 	Namespace events.Namespace
@@ -56,7 +55,7 @@ type Box struct {
 
 func (o Outboxes) key(name string) string { return o.Namespace.Notifications() + ":" + name }
 
-// Apps returns the apps with waiting notifications, those with the most first. It takes two round trips.
+// Apps returns the apps with waiting notifications. It takes two round trips.
 func (o Outboxes) Apps(ctx context.Context) ([]App, error) {
 	pipe := o.Redis.Pipeline()
 	counts, sizes := pipe.HGetAll(ctx, o.key("counts")), pipe.HGetAll(ctx, o.key("sizes"))
@@ -81,7 +80,6 @@ func (o Outboxes) Apps(ctx context.Context) ([]App, error) {
 			apps = append(apps, a)
 		}
 	}
-	slices.SortFunc(apps, func(a, b App) int { return cmp.Or(cmp.Compare(b.Items, a.Items), cmp.Compare(a.Name, b.Name)) })
 	repos := make([]*redis.IntCmd, len(apps))
 	_, err := o.Redis.Pipelined(ctx, func(pipe redis.Pipeliner) error {
 		for i, a := range apps {
@@ -111,8 +109,13 @@ func (o Outboxes) Boxes(ctx context.Context, app string, limit int) ([]Box, erro
 	return o.read(ctx, keys)
 }
 
-// About returns what waits to be posted to apps about a repository, in one round trip.
-func (o Outboxes) About(ctx context.Context, repo events.RepoPath, apps []string) ([]Box, error) {
+// About returns what waits to be posted about a repository, by app. It takes two round trips.
+func (o Outboxes) About(ctx context.Context, repo events.RepoPath) ([]Box, error) {
+	apps, err := o.Redis.HKeys(ctx, o.key("counts")).Result()
+	if err != nil {
+		return nil, fmt.Errorf("read the outboxes: %w", err)
+	}
+	slices.Sort(apps)
 	keys := make([]boxKey, len(apps))
 	for i, app := range apps {
 		keys[i] = boxKey{app, repo.Key()}
@@ -198,8 +201,7 @@ func errorOf(kept string) (time.Time, string) {
 // SendNow makes the waiting notifications of an app due now, instead of after the delay since their last
 // failure. It returns the number of repositories whose notifications were not due, at most 10,000.
 func (o Outboxes) SendNow(ctx context.Context, app string) (int, error) {
-	box := newOutbox(Config{Redis: o.Redis, Namespace: o.Namespace})
-	n, err := hastenScript.Run(ctx, o.Redis, box.keys, append(box.common, app, maxHastened)...).Int()
+	n, err := hastenScript.Run(ctx, o.Redis, o.keys(), o.args(app, maxHastened)...).Int()
 	if err != nil {
 		return 0, fmt.Errorf("send the outbox of %s: %w", app, err)
 	}

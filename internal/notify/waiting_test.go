@@ -26,15 +26,12 @@ func TestOutboxesShowWhatWaits(t *testing.T) {
 	w.watch("ci", "http://127.0.0.1:1/", "acme/a")
 	n := w.fed(synced(t, "1", "docs", "acme/a"), synced(t, "2", "docs", "acme/a"), synced(t, "3", "docs", "acme/b"), synced(t, "4", "ci", "acme/a"))
 	apps := must(boxes.Apps(ctx))(t)
+	slices.SortFunc(apps, func(a, b App) int { return int(b.Items - a.Items) })
 	if len(apps) != 2 || apps[0].Name != "docs" || apps[0].Items != 3 || apps[0].Repos != 2 || apps[0].Bytes < 100 || apps[1].Name != "ci" || apps[1].Items != 1 {
 		t.Errorf("%+v, want docs with 3 of 2 repositories, then ci with 1", apps)
 	}
-	claims, _, err := n.outbox.claim(ctx, nobody())
-	if err != nil || len(claims) != 3 {
-		t.Fatalf("%d claims, %v, want 3", len(claims), err)
-	}
 	var failed, posting claim
-	for _, c := range claims {
+	for _, c := range w.claimDue(n) {
 		switch c.app + " " + c.repo {
 		case "docs acme/a":
 			failed = c
@@ -42,9 +39,7 @@ func TestOutboxesShowWhatWaits(t *testing.T) {
 			posting = c
 		}
 	}
-	if err := n.outbox.settle(ctx, failed, settlement{what: isFailed, delay: time.Hour, err: "the app answered 503 " + strings.Repeat("é", maxKept)}); err != nil {
-		t.Fatal(err)
-	}
+	w.settle(n, failed, settlement{what: isFailed, delay: time.Hour, err: "the app answered 503 " + strings.Repeat("é", maxKept)})
 	list := must(boxes.Boxes(ctx, "docs", 10))(t)
 	if len(list) != 2 || list[0].Repo != "acme/a" || list[0].Items != 2 || list[0].Failed != 1 || list[0].Posting || time.Until(list[0].Next) < 50*time.Minute ||
 		list[0].Queued != events.EntryTime(failed.item.Entry) || list[1].Repo != "acme/b" || !list[1].Posting {
@@ -53,8 +48,8 @@ func TestOutboxesShowWhatWaits(t *testing.T) {
 	if e := list[0].Error; !strings.HasPrefix(e, "the app answered 503 é") || len(e) > maxKept || !utf8.ValidString(e) || time.Since(list[0].ErrorAt).Abs() > time.Minute || list[1].Error != "" {
 		t.Errorf("errors %+v, want the first one's, of at most %d bytes", list, maxKept)
 	}
-	about := must(boxes.About(ctx, must(events.ParseRepoPath("Acme/A"))(t), []string{"docs", "ci", "none"}))(t)
-	if len(about) != 2 || about[0] != list[0] || about[1].App != "ci" || !about[1].Posting {
+	about := must(boxes.About(ctx, must(events.ParseRepoPath("Acme/A"))(t)))(t)
+	if len(about) != 2 || about[1] != list[0] || about[0].App != "ci" || !about[0].Posting {
 		t.Errorf("%+v, want the boxes of docs and ci", about)
 	}
 	if failing, apps, err := boxes.Failing(ctx); err != nil || failing != 1 || !slices.Equal(apps, []string{"docs"}) {
@@ -66,11 +61,19 @@ func TestOutboxesShowWhatWaits(t *testing.T) {
 	if hastened := must(boxes.SendNow(ctx, "docs"))(t); hastened != 1 {
 		t.Errorf("%d boxes are sent now, want the one that waits for a retry", hastened)
 	}
-	if again := w.claimOne(n); again.failed != 1 || again.number != failed.number {
+	again := w.claimOne(n)
+	if again.failed != 1 || again.number != failed.number {
 		t.Errorf("claimed %+v, want the failed item", again)
 	}
-	if err := n.outbox.settle(ctx, posting, settlement{what: isDone}); err != nil {
-		t.Errorf("the claim of an item that was being posted: %v", err)
+	if !w.settle(n, posting, settlement{what: isDone}) {
+		t.Error("the claim of an item that was being posted is lost")
+	}
+	w.settle(n, again, settlement{what: isDone, reason: reasonAccepted})
+	if list := must(boxes.Boxes(ctx, "docs", 10))(t); len(list) != 1 || list[0].Items != 1 || list[0].Error != "" || !list[0].ErrorAt.IsZero() {
+		t.Errorf("%+v, want no error of an earlier item", list)
+	}
+	if kept := w.redis.Exists(ctx, boxes.key("errors:docs")).Val(); kept != 0 {
+		t.Error("the error of a delivered item is kept")
 	}
 	if hastened := must(boxes.SendNow(ctx, "none"))(t); hastened != 0 {
 		t.Errorf("%d boxes of an unknown app", hastened)
@@ -90,11 +93,7 @@ func TestRecoveredAppIsPostedToAtOnce(t *testing.T) {
 	}
 	n, claimed := w.fed(results...), map[string]claim{}
 	take := func() {
-		claims, _, err := n.outbox.claim(ctx, nobody())
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, c := range claims {
+		for _, c := range w.claimDue(n) {
 			claimed[c.repo] = c
 		}
 	}
@@ -105,9 +104,7 @@ func TestRecoveredAppIsPostedToAtOnce(t *testing.T) {
 			t.Fatalf("%s is not due", repo)
 		}
 		delete(claimed, repo)
-		if err := n.outbox.settle(ctx, c, s); err != nil {
-			t.Fatal(err)
-		}
+		w.settle(n, c, s)
 		take()
 		if got := slices.Sorted(maps.Keys(claimed)); !slices.Equal(got, due) {
 			t.Errorf("due: %q, want %q", got, due)
@@ -118,10 +115,8 @@ func TestRecoveredAppIsPostedToAtOnce(t *testing.T) {
 	take()
 	settle("acme/a", down, "acme/b", "acme/c")
 	settle("acme/b", down, "acme/c")
-	settle("acme/c", settlement{what: isDone}, "acme/c")                                                          // nothing was posted, as of a watch that was removed
-	if err := w.redis.HIncrBy(ctx, boxes.key("errors:docs"), "", -time.Minute.Milliseconds()).Err(); err != nil { // a minute later
-		t.Fatal(err)
-	}
+	settle("acme/c", settlement{what: isDone}, "acme/c") // nothing was posted, as of a watch that was removed
+	must(w.redis.HIncrBy(ctx, boxes.key("troubled"), "docs", -time.Minute.Milliseconds()).Result())(t)
 	settle("acme/c", accepted, "acme/a", "acme/b", "acme/c")
 	settle("acme/a", accepted, "acme/b", "acme/c")
 	settle("acme/b", down, "acme/c") // alone
@@ -144,58 +139,22 @@ func TestMixedAnswersHastenNothing(t *testing.T) {
 			ctx := t.Context()
 			w.watch("docs", "http://127.0.0.1:1/", "acme/a", "acme/b", "acme/c")
 			n := w.fed(synced(t, "1", "docs", "acme/a"), synced(t, "2", "docs", "acme/b"), synced(t, "3", "docs", "acme/c"))
-			claims, _, err := n.outbox.claim(ctx, nobody())
-			if err != nil || len(claims) != 3 {
-				t.Fatalf("%d claims, error %v", len(claims), err)
-			}
-			settle := func(i int, s settlement) {
-				if err := n.outbox.settle(ctx, claims[i], s); err != nil {
-					t.Fatal(err)
-				}
-			}
-			settle(0, failed)
+			claims := w.claimDue(n)
+			w.settle(n, claims[0], failed)
 			boxes := Outboxes{Redis: w.redis, Namespace: namespace}
 			if failed.reason == reasonAsked { // another one has failed a minute ago, without a delay
-				settle(1, settlement{what: isFailed, delay: 0, err: "503"})
-				must(w.redis.HIncrBy(ctx, boxes.key("errors:docs"), "", -time.Minute.Milliseconds()).Result())(t)
+				w.settle(n, claims[1], settlement{what: isFailed, delay: 0, err: "503"})
+				must(w.redis.HIncrBy(ctx, boxes.key("troubled"), "docs", -time.Minute.Milliseconds()).Result())(t)
 			}
-			settle(2, settlement{what: isDone, reason: reasonAccepted})
-			again, _, err := n.outbox.claim(ctx, nobody())
-			for _, c := range again {
+			w.settle(n, claims[2], settlement{what: isDone, reason: reasonAccepted})
+			for _, c := range w.claimDue(n) {
 				if c.repo == claims[0].repo {
 					t.Errorf("%s is due", c.repo)
 				}
 			}
-			if list := must(boxes.Boxes(ctx, "docs", 9))(t); err != nil || list[0].Error != failed.err {
-				t.Errorf("%+v, error %v", list, err)
+			if list := must(boxes.Boxes(ctx, "docs", 9))(t); list[0].Error != failed.err {
+				t.Errorf("%+v", list)
 			}
 		})
-	}
-}
-
-// The error belongs to the first item: once that is delivered, it is not shown for the next.
-func TestErrorsEndWithTheirItem(t *testing.T) {
-	w := newWorld(t)
-	ctx := t.Context()
-	boxes := Outboxes{Redis: w.redis, Namespace: namespace}
-	w.watch("docs", "http://127.0.0.1:1/", "acme/a")
-	n := w.fed(synced(t, "1", "docs", "acme/a"), synced(t, "2", "docs", "acme/a"), synced(t, "3", "docs", "acme/a"))
-	fail := func() string {
-		if err := n.outbox.settle(ctx, w.claimOne(n), settlement{what: isFailed, err: "refused"}); err != nil {
-			t.Fatal(err)
-		}
-		return must(boxes.Boxes(ctx, "docs", 1))(t)[0].Error
-	}
-	if got := fail(); got != "refused" {
-		t.Fatalf("error %q after a failure", got)
-	}
-	if err := n.outbox.settle(ctx, w.claimOne(n), settlement{what: isDone, reason: reasonAccepted}); err != nil {
-		t.Fatal(err)
-	}
-	if got := must(boxes.Boxes(ctx, "docs", 1))(t)[0]; got.Error != "" || !got.ErrorAt.IsZero() {
-		t.Errorf("%+v, want no error of an earlier item", got)
-	}
-	if kept := w.redis.Exists(ctx, boxes.key("errors:docs")).Val(); kept != 0 {
-		t.Error("the error of a delivered item is kept")
 	}
 }

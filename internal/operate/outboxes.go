@@ -3,6 +3,7 @@ package operate
 import (
 	"cmp"
 	"context"
+	"maps"
 	"slices"
 	"time"
 
@@ -27,19 +28,14 @@ func (o *Outboxes) Apps(ctx context.Context) ([]notify.App, []cells.Missing, err
 	missing, err := Each(ctx, o.Cells, func(cell cells.Member) error {
 		apps, err := o.in(cell).Apps(ctx)
 		for _, app := range apps {
-			all, known := byName[app.Name]
-			if known {
-				app.Items, app.Bytes, app.Repos = app.Items+all.Items, app.Bytes+all.Bytes, app.Repos+all.Repos
-				app.Next = earlier(app.Next, all.Next)
-			}
+			all := byName[app.Name]
+			app.Items, app.Bytes, app.Repos = app.Items+all.Items, app.Bytes+all.Bytes, app.Repos+all.Repos
+			app.Next = earlier(app.Next, all.Next)
 			byName[app.Name] = app
 		}
 		return err
 	})
-	list := make([]notify.App, 0, len(byName))
-	for _, app := range byName {
-		list = append(list, app)
-	}
+	list := slices.AppendSeq(make([]notify.App, 0, len(byName)), maps.Values(byName))
 	slices.SortFunc(list, func(a, b notify.App) int {
 		return cmp.Or(cmp.Compare(b.Items, a.Items), cmp.Compare(a.Name, b.Name))
 	})
@@ -69,13 +65,13 @@ func (o *Outboxes) Of(
 	})
 }
 
-// About returns what waits to be posted to apps about a repository, by app.
-func (o *Outboxes) About(ctx context.Context, repo events.RepoPath, apps []string) ([]notify.Box, error) {
+// About returns what waits to be posted about a repository, by app.
+func (o *Outboxes) About(ctx context.Context, repo events.RepoPath) ([]notify.Box, error) {
 	cell, err := o.Cells.Of(repo)
 	if err != nil {
 		return nil, err
 	}
-	boxes, err := o.in(cell).About(ctx, repo, apps)
+	boxes, err := o.in(cell).About(ctx, repo)
 	return boxes, cell.Explain(err)
 }
 

@@ -49,6 +49,7 @@ func TestResultHasItsChangeWebhookAndNotifications(t *testing.T) {
 	prefix := namespace.Notifications() + ":"
 	testenv.Must(client.ZAdd(ctx, prefix+"sent:docs", redis.Z{Score: 1795223511284, Member: entry}).Result())(t)
 	testenv.Must(client.RPush(ctx, prefix+"box:slow acme/widgets", fmt.Sprintf(`7 {"entry":%q}`, entry)).Result())(t)
+	testenv.Must(client.HSet(ctx, prefix+"counts", "slow", 1).Result())(t)
 	payload := string(testenv.Must(json.Marshal(result))(t))
 	letter := testenv.Must(client.XAdd(ctx, &redis.XAddArgs{Stream: namespace.Dead(), Values: []string{
 		"reason", "gone", "entry", entry, "original:payload", payload, "original:_watermill_message_uuid", result.ID, "original:app", "scan",

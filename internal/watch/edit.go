@@ -32,6 +32,8 @@ const source = "/lockstep/watch" // source of the changes that the registry queu
 // succeeded.
 const maxTries = 200
 
+const redirected = 30 * 24 * time.Hour // how long MovedTo remembers a move
+
 var (
 	errRaced = errors.New("its watches were changed concurrently")
 	errReply = errors.New("unexpected reply of a script")
@@ -82,9 +84,11 @@ func (r *Registry) untilWritten(ctx context.Context, repo events.RepoPath, try f
 
 // rewrite replaces the stored documents of a repository.
 type rewrite struct {
-	was   contents
-	docs  map[string]string
-	moves string // the mark of a move between cells in the state, without which nothing is written; "" for none may be there
+	was  contents
+	docs map[string]string
+	to   events.RepoPath // the path that the watches move to; zero if they do not
+	// the mark of a move between cells in the state, without which nothing is written; "" for none may be there
+	moves string
 }
 
 // requests returns the changes to queue with the write. A new watch concerns its app alone: each one requests
@@ -214,6 +218,12 @@ func (r *Registry) write(ctx context.Context, changes []events.Change, rewrites 
 	args, err := appendChanges(ctx, args, changes)
 	if err != nil {
 		return err
+	}
+	for _, w := range rewrites {
+		if !w.to.IsZero() {
+			keys = append(keys, r.moved(w.was.repo), r.moved(w.to))
+			args = append(args, w.to.String(), redirected.Milliseconds())
+		}
 	}
 	reply, err := writeScript.Run(ctx, r.redis, keys, args...).StringSlice()
 	switch {

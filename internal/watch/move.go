@@ -3,10 +3,14 @@ package watch
 import (
 	"context"
 	"encoding/json"
+	"errors"
+	"fmt"
 	"maps"
 	"net/url"
 	"strings"
 	"unicode"
+
+	"github.com/redis/go-redis/v9"
 
 	"lockstep/events"
 )
@@ -14,7 +18,7 @@ import (
 // Move moves the watches of a repository to another path and the remote at moved, in one step, and returns the number
 // of watches that changed. Watches that use SSH keep using SSH, those over HTTP keep using HTTP. An existing watch of
 // the same app and refs at the destination is kept. Move queues a poll and no removal. It is idempotent. From and to
-// may be the same repository, with a new spelling or a new URL.
+// may be the same repository, with a new spelling or a new URL. [Registry.MovedTo] returns the other path for 30 days.
 //
 // It returns an error if to is watched at another remote, or is above or below another watched path.
 func (r *Registry) Move(ctx context.Context, from, to events.RepoPath, moved string) (n int, err error) {
@@ -67,7 +71,7 @@ func (r *Registry) Move(ctx context.Context, from, to events.RepoPath, moved str
 		if from.Equal(to) {
 			rewrites[0].was.spelled = to.String()
 		} else {
-			rewrites = append(rewrites, rewrite{was: was})
+			rewrites = append(rewrites, rewrite{was: was, to: to})
 		}
 		return r.write(ctx, []events.Change{{Type: events.ChangeDue, Source: source, Repo: to}}, rewrites...)
 	})
@@ -75,6 +79,18 @@ func (r *Registry) Move(ctx context.Context, from, to events.RepoPath, moved str
 		return 0, err
 	}
 	return n, nil
+}
+
+// MovedTo returns the path that the watches of a repository have moved to, or zero if they have not.
+func (r *Registry) MovedTo(ctx context.Context, from events.RepoPath) (events.RepoPath, error) {
+	to, err := r.redis.Get(ctx, r.moved(from)).Result()
+	switch {
+	case errors.Is(err, redis.Nil):
+		return events.RepoPath{}, nil
+	case err != nil:
+		return events.RepoPath{}, fmt.Errorf("find where the watches of %s have moved: %w", from, err)
+	}
+	return events.ParseRepoPath(to)
 }
 
 // withTransportOf returns the URL of the remote at moved for the transport, SSH or HTTP, of the URL used, because the

@@ -47,6 +47,10 @@ func (r *Registry) ofPrefix() string { return r.namespace.Watches() + "of:" }
 
 func (r *Registry) of(repo events.RepoPath) string { return r.ofPrefix() + repo.Key() }
 
+func (r *Registry) moved(from events.RepoPath) string {
+	return r.namespace.Watches() + "moved:" + from.Key()
+}
+
 func (r *Registry) at(remoteKey string) string { return r.namespace.Watches() + "at:" + remoteKey }
 
 func (r *Registry) index() string { return r.namespace.Watches() + "index" }

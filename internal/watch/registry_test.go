@@ -275,6 +275,9 @@ func TestMove(t *testing.T) {
 	if queued := b.drain(); b.set("acme/widgets").Version != "" || !slices.Equal(queued, []string{"due Acme/Gadgets"}) {
 		t.Errorf("queued %q", queued)
 	}
+	if found, err := b.MovedTo(ctx, from); found != to || err != nil {
+		t.Errorf("moved to %s, %v", found, err)
+	}
 	// A new spelling, and a new URL.
 	const renamed = "https://example.com/acme/gadgets"
 	if n, err := b.Move(ctx, to, path(t, "acme/gadgets"), renamed); n != 2 || err != nil {
@@ -290,6 +293,15 @@ func TestMove(t *testing.T) {
 	}
 	if n, err := b.Move(ctx, to, path(t, "acme/gadgets"), renamed); n != 0 || err != nil || len(b.drain()) != 0 {
 		t.Errorf("again: %d, %v", n, err)
+	}
+	// And back: what is there now has not moved.
+	if n, err := b.Move(ctx, to, from, "https://example.com/acme/widgets"); n != 2 || err != nil {
+		t.Fatalf("back: %d, %v", n, err)
+	}
+	for at, want := range map[events.RepoPath]events.RepoPath{to: from, from: {}} {
+		if found, err := b.MovedTo(ctx, at); found != want || err != nil {
+			t.Errorf("%s has moved to %s, want %s, %v", at, found, want, err)
+		}
 	}
 }
 

@@ -4,10 +4,12 @@
 -- KEYS    1 changes (stream)   2 index (ZSET of repository keys, all scores 0)   3 poll (ZSET: repository key -> ms)
 --         then for each set: the set (hash), the remote before and the remote after (hashes); if there is none before
 --         or none after, both are the same; and the state of the repository (hash);
+--         then, if watches move to another path, the records of moves from their path and from the other one (strings)
 -- ARGV    1 a new version   2 '1' if a change polls the sets for all apps   3 number of sets; then for each: repository key, the version read ('' for none), '1' if
 --         the set stays and '0' if it is removed, '1' if it is polled, '' or the mark in the state by which a move between cells writes it, number of fields to
 --         remove, those, number of names and values to set, those in turn
 --         then the number of changes; then for each: number of names and values of its entry, those in turn
+--         then, if watches move, the other path, and how long that is recorded, ms
 -- Returns {verdict, …}
 --         'written'              success
 --         'raced', key           that repository's set has changed; nothing was written
@@ -39,6 +41,7 @@ for i = 1, count do
     key = arg(), read = arg(), stays = arg() == '1', polled = arg() == '1', moves = arg(), drop = list(), set = list()}
 end
 for i = 1, tonumber(arg()) do messages[i] = list() end
+local moved_to, recorded = arg(), arg()
 
 redis.call('XLEN', changes)
 redis.call('ZCARD', index)
@@ -64,6 +67,10 @@ end
 local time = redis.call('TIME')
 local now = string.format('%.0f', time[1] * 1000 + math.floor(time[2] / 1000))
 for _, fields in ipairs(messages) do redis.call('XADD', changes, '*', unpack(fields)) end
+if moved_to then
+  redis.call('SET', KEYS[#KEYS - 1], moved_to, 'PX', recorded)
+  redis.call('DEL', KEYS[#KEYS]) -- a repository is there now
+end
 for _, s in ipairs(sets) do
   if not s.stays then
     redis.call('DEL', s.hash)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -188,19 +189,8 @@ func (r Retirer) isReady(
 	if err != nil {
 		return false, err
 	}
-	var posted, run []string
-	for _, w := range set.Watches {
-		if w.NotifyURL != "" {
-			posted = append(posted, w.App)
-		} else {
-			run = append(run, w.App)
-		}
+	if !slices.ContainsFunc(set.Watches, func(w watch.Watch) bool { return w.NotifyURL != "" }) {
+		last = "" // apps without a URL may have a command; whether a notifier still runs them, only their outboxes tell
 	}
-	outboxes := notify.Outboxes{Redis: r.Redis, Namespace: self.Prefix}
-	sent, err := outboxes.AllSent(ctx, move.Repo, posted, last)
-	if err != nil || !sent {
-		return false, err
-	}
-	// apps without a URL may have a command; whether a notifier still runs them, only their outboxes tell
-	return outboxes.AllSent(ctx, move.Repo, run, "")
+	return notify.Outboxes{Redis: r.Redis, Namespace: self.Prefix}.AllSent(ctx, move.Repo, last)
 }
