@@ -39,7 +39,7 @@ func TestRemovingTheLastTokenOpensNothing(t *testing.T) {
 	}
 	refused("with a token", tokens)
 	restored := access.NewTokens(client, "restored:")
-	one := access.Hashed{Hash: access.HashOf(secret), App: made.App, Created: made.Created}
+	one := access.Token{Hash: access.HashOf(secret), App: made.App, Created: made.Created}
 	for _, want := range []bool{true, false} { // the second is kept as it is
 		if added, err := restored.Restore(t.Context(), one); added != want || err != nil {
 			t.Fatal(added, err)

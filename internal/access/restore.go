@@ -11,41 +11,31 @@ import (
 	"lockstep/internal/watch"
 )
 
-// Hashed is a token as it is stored: by its hash, from which it cannot be derived.
-type Hashed struct {
-	Hash    string    `json:"token"` // SHA-256, in hexadecimal
-	App     string    `json:"app"`
-	Created time.Time `json:"created"`
-	Used    time.Time `json:"used,omitzero"` // last use, up to a minute old; zero if there was none
-}
-
-// ID returns the ID of the token.
-func (h Hashed) ID() string { return h.Hash[:min(idLength, len(h.Hash))] }
-
-// Check returns an error unless h can be a token.
-func (h Hashed) Check() error {
-	if sum, err := hex.DecodeString(h.Hash); err != nil || len(sum) != 32 || hex.EncodeToString(sum) != h.Hash {
-		return fmt.Errorf("token %.12q: want a SHA-256 hash, 64 hexadecimal digits in lower case", h.Hash)
+// Check returns an error unless the hash and the app can be those of a token.
+func (t Token) Check() error {
+	if sum, err := hex.DecodeString(t.Hash); err != nil || len(sum) != 32 || hex.EncodeToString(sum) != t.Hash {
+		return fmt.Errorf("token %.12q: want a SHA-256 hash, 64 hexadecimal digits in lower case", t.Hash)
 	}
-	return watch.CheckApp(h.App)
+	return watch.CheckApp(t.App)
 }
 
-// Each calls yield for each token that is accepted, in no order, and returns its error. It reads some hundred
-// tokens at a time. Tokens that are added or removed meanwhile may be missing, and a token may be yielded
-// twice.
-func (t *Tokens) Each(ctx context.Context, yield func(Hashed) error) error {
+// Each calls yield for each token that is accepted, with its hash, in no order, and returns its error. It reads
+// some hundred tokens at a time. Tokens that are added or removed meanwhile may be missing, and a token may be
+// yielded twice.
+func (t *Tokens) Each(ctx context.Context, yield func(Token) error) error {
 	for cursor := uint64(0); ; {
 		found, next, err := t.redis.HScan(ctx, t.key, cursor, "", 500).Result()
 		if err != nil {
 			return fmt.Errorf("list tokens: %w", err)
 		}
-		var some []Hashed
+		var some []Token
 		var ids []string
 		for i := 0; i+1 < len(found); i += 2 {
 			var kept record
 			err := json.Unmarshal([]byte(found[i+1]), &kept)
-			if one := (Hashed{Hash: found[i], App: kept.App, Created: kept.Created}); err == nil && one.Check() == nil {
-				some, ids = append(some, one), append(ids, one.ID())
+			if one := (Token{Hash: found[i], App: kept.App, Created: kept.Created}); err == nil && one.Check() == nil {
+				one.ID = one.Hash[:idLength]
+				some, ids = append(some, one), append(ids, one.ID)
 			}
 		}
 		if len(some) > 0 {
@@ -81,7 +71,7 @@ func (t *Tokens) CopyTo(ctx context.Context, others *Tokens) (added int, err err
 			return 0, err
 		}
 	}
-	err = t.Each(ctx, func(one Hashed) error {
+	err = t.Each(ctx, func(one Token) error {
 		ok, err := others.Restore(ctx, one)
 		if ok {
 			added++
@@ -91,14 +81,14 @@ func (t *Tokens) CopyTo(ctx context.Context, others *Tokens) (added int, err err
 	return added, err
 }
 
-// Restore adds a token unless it exists, and reports whether it did not. The caller has called [Hashed.Check].
-func (t *Tokens) Restore(ctx context.Context, one Hashed) (added bool, err error) {
+// Restore adds a token unless it exists, and reports whether it did not. The caller has called [Token.Check].
+func (t *Tokens) Restore(ctx context.Context, one Token) (added bool, err error) {
 	document, err := json.Marshal(record{App: one.App, Created: one.Created})
 	if err != nil {
 		return false, err
 	}
 	if !one.Used.IsZero() { // before the token: what an interrupted call leaves is overwritten by the next use
-		if err := t.redis.HSetNX(ctx, t.used, one.ID(), one.Used.UnixMilli()).Err(); err != nil {
+		if err := t.redis.HSetNX(ctx, t.used, one.Hash[:idLength], one.Used.UnixMilli()).Err(); err != nil {
 			return false, fmt.Errorf("store a token: %w", err)
 		}
 	}

@@ -11,7 +11,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -42,7 +41,8 @@ func NewTokens(client redis.Cmdable, namespace events.Namespace) *Tokens {
 
 // Token describes a token without revealing it.
 type Token struct {
-	ID      string    `json:"id"` // start of its hash
+	ID      string    `json:"id"`              // start of its hash
+	Hash    string    `json:"token,omitempty"` // SHA-256, in hexadecimal; from [Tokens.Each] only
 	App     string    `json:"app"`
 	Created time.Time `json:"created"`
 	Used    time.Time `json:"used,omitzero"` // last use, up to a minute old; zero if there was none
@@ -90,30 +90,16 @@ func (t *Tokens) Create(ctx context.Context, app string) (Token, string, error) 
 
 // List returns all tokens, by app, then by age.
 func (t *Tokens) List(ctx context.Context) ([]Token, error) {
-	records, err := t.redis.HGetAll(ctx, t.key).Result()
-	if err != nil {
-		return nil, fmt.Errorf("list tokens: %w", err)
-	}
-	used, err := t.redis.HGetAll(ctx, t.used).Result()
-	if err != nil {
-		return nil, fmt.Errorf("list tokens: %w", err)
-	}
-	all := make([]Token, 0, len(records))
-	for hash, document := range records {
-		var kept record
-		if err := json.Unmarshal([]byte(document), &kept); err != nil || len(hash) < idLength {
-			continue // written by hand
-		}
-		token := Token{ID: hash[:idLength], App: kept.App, Created: kept.Created}
-		if ms, err := strconv.ParseInt(used[token.ID], 10, 64); err == nil {
-			token.Used = time.UnixMilli(ms).UTC()
-		}
-		all = append(all, token)
-	}
+	var all []Token
+	err := t.Each(ctx, func(one Token) error {
+		one.Hash = ""
+		all = append(all, one)
+		return nil
+	})
 	slices.SortFunc(all, func(a, b Token) int {
 		return cmp.Or(strings.Compare(a.App, b.App), a.Created.Compare(b.Created), strings.Compare(a.ID, b.ID))
 	})
-	return all, nil
+	return slices.CompactFunc(all, func(a, b Token) bool { return a.ID == b.ID }), err
 }
 
 // IsTokenID reports whether id can be the ID of a token.
@@ -122,28 +108,28 @@ func IsTokenID(id string) bool {
 }
 
 // Remove removes the token with an ID, which is refused from then on. It returns [ErrNoSuchToken] if there is none.
-func (t *Tokens) Remove(ctx context.Context, id string) (Token, error) {
-	hashes, err := t.redis.HGetAll(ctx, t.key).Result()
-	if err != nil {
-		return Token{}, fmt.Errorf("remove the token: %w", err)
-	}
-	for hash, document := range hashes {
-		if !IsTokenID(id) || !strings.HasPrefix(hash, id) {
-			continue
+func (t *Tokens) Remove(ctx context.Context, id string) (removed Token, err error) {
+	err = t.Each(ctx, func(one Token) error {
+		if one.ID == id {
+			removed = one
 		}
-		var kept record
-		_ = json.Unmarshal([]byte(document), &kept) // only to show it
-		_, err := t.redis.TxPipelined(ctx, func(pipe redis.Pipeliner) error {
-			pipe.HDel(ctx, t.key, hash)
+		return nil
+	})
+	if err == nil && removed.ID == "" {
+		return Token{}, ErrNoSuchToken
+	}
+	if err == nil {
+		_, err = t.redis.TxPipelined(ctx, func(pipe redis.Pipeliner) error {
+			pipe.HDel(ctx, t.key, removed.Hash)
 			pipe.HDel(ctx, t.used, id)
 			return nil
 		})
-		if err != nil {
-			return Token{}, fmt.Errorf("remove the token: %w", err)
-		}
-		return Token{ID: id, App: kept.App, Created: kept.Created}, nil
 	}
-	return Token{}, ErrNoSuchToken
+	if err != nil {
+		return Token{}, fmt.Errorf("remove the token: %w", err)
+	}
+	removed.Hash = ""
+	return removed, nil
 }
 
 // App returns the app of a token, and records its use. It returns false if the token is unknown or removed.
@@ -184,20 +170,17 @@ func (t *Tokens) Require(ctx context.Context) error {
 	return nil
 }
 
-// Removed returns those of tokens, given by their hashes, that were removed, and records the use of the
-// others. It reads 1,000 tokens at a time.
+// Removed returns those of tokens, given by their hashes, that were removed, and records the use of the others.
 func (t *Tokens) Removed(ctx context.Context, hashes []string) (removed []string, err error) {
-	for some := range slices.Chunk(hashes, 1000) {
-		records, err := t.redis.HMGet(ctx, t.key, some...).Result()
-		if err != nil {
-			return nil, fmt.Errorf("look up tokens: %w", err)
-		}
-		for i, document := range records {
-			if document == nil {
-				removed = append(removed, some[i])
-			} else {
-				t.recordUse(ctx, some[i][:idLength])
-			}
+	records, err := t.redis.HMGet(ctx, t.key, hashes...).Result()
+	if err != nil {
+		return nil, fmt.Errorf("look up tokens: %w", err)
+	}
+	for i, document := range records {
+		if document == nil {
+			removed = append(removed, hashes[i])
+		} else {
+			t.recordUse(ctx, hashes[i][:idLength])
 		}
 	}
 	return removed, nil

@@ -58,12 +58,6 @@ func openReading(
 	if reading.Feed, err = feed.New(results); err != nil {
 		return nil, err
 	}
-	reading.Followers.Cells = func() (names []string) {
-		for _, source := range results.Sources() {
-			names = append(names, source.Cell)
-		}
-		return names
-	}
 	reading.Observer = cfg.Metrics.Reading(reading.Feed.Open)
 	return reading, nil
 }

@@ -11,9 +11,7 @@ import (
 	"os/exec"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
-	"time"
 
 	"github.com/klauspost/compress/zstd"
 
@@ -22,7 +20,7 @@ import (
 	"lockstep/internal/testenv"
 )
 
-// TestSameFilesAsGitArchive compares archives with those of git archive, and in the long form what they cost: run it with -v.
+// TestSameFilesAsGitArchive compares archives with those of git archive.
 func TestSameFilesAsGitArchive(t *testing.T) {
 	testenv.SkipUnderRace(t)
 	t.Parallel()
@@ -53,19 +51,6 @@ func TestSameFilesAsGitArchive(t *testing.T) {
 		}
 		t.Errorf("%d files, in git's archive %d", len(ours), len(theirs))
 	}
-	if _, err := exec.LookPath("zstd"); err != nil || !testenv.All() {
-		return
-	}
-	for range 3 { // in turns
-		began, before := time.Now(), cpu(syscall.RUSAGE_SELF)
-		packed := write(t, opened, archive.TarZst)
-		t.Logf("lockstep: %v, CPU %v, %d bytes", time.Since(began), cpu(syscall.RUSAGE_SELF)-before, len(packed))
-		for _, level := range []int{1, 3} {
-			began, before = time.Now(), cpu(syscall.RUSAGE_CHILDREN)
-			packed = git(fmt.Sprintf("git archive %s | zstd -q -%d", gitserver.Main, level))
-			t.Logf("git archive | zstd -%d: %v, CPU %v, %d bytes", level, time.Since(began), cpu(syscall.RUSAGE_CHILDREN)-before, len(packed))
-		}
-	}
 }
 
 // read returns type, executable bit, target and content of the files of an archive.
@@ -95,10 +80,4 @@ func newText(seed uint64) func(size int) string {
 		}
 		return b.String()
 	}
-}
-
-func cpu(who int) time.Duration {
-	var used syscall.Rusage
-	_ = syscall.Getrusage(who, &used)
-	return time.Duration(used.Utime.Nano() + used.Stime.Nano())
 }

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -21,7 +20,6 @@ import (
 
 	"lockstep/events"
 	"lockstep/internal/archive"
-	"lockstep/internal/git/checkout"
 	"lockstep/internal/gitserver"
 	"lockstep/internal/testenv"
 	"lockstep/internal/volume"
@@ -242,54 +240,6 @@ func relink(dir, name string) error {
 func pipe(dir, name string) error {
 	path := filepath.Join(dir, name)
 	return errors.Join(os.Remove(path), exec.Command("mkfifo", path).Run())
-}
-
-func TestCancelledArchiveEnds(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	contents := archive.New(w.commit(every()), archive.Options{})
-	ctx, cancel := context.WithCancelCause(t.Context())
-	stopped := errors.New("stopped")
-	cancel(stopped)
-	if err := contents.Write(ctx, io.Discard, archive.TarGz); !errors.Is(err, stopped) {
-		t.Errorf("%v", err)
-	}
-	enough := errors.New("enough")
-	if err := contents.Each(t.Context(), func(checkout.TreeFile) error { return enough }); !errors.Is(err, enough) {
-		t.Errorf("%v", err)
-	}
-}
-
-// TestArchiveAfterOneThatWasAborted uses the encoders of archives that were aborted.
-func TestArchiveAfterOneThatWasAborted(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	edit := every()
-	noise := make([]byte, 400<<10) // several buffers of output
-	_, _ = rand.NewChaCha8([32]byte{}).Read(noise)
-	edit.Write["noise"], edit.Write["text"] = string(noise), strings.Repeat("text\n", 20000)
-	opened := w.commit(edit)
-	for _, f := range []archive.Format{archive.TarZst, archive.TarGz} {
-		want := write(t, opened, f)
-		for limit := range 4 {
-			if err := archive.New(opened, archive.Options{}).Write(t.Context(), &short{limit * len(want) / 4}, f); err == nil {
-				t.Error("no error of the writer")
-			}
-			if !bytes.Equal(write(t, opened, f), want) {
-				t.Fatalf("%s: other bytes after an archive that was aborted after %d quarters", f, limit)
-			}
-		}
-	}
-}
-
-// short is a writer that fails after a number of bytes.
-type short struct{ left int }
-
-func (s *short) Write(p []byte) (int, error) {
-	if s.left -= len(p); s.left < 0 {
-		return 0, io.ErrShortWrite
-	}
-	return len(p), nil
 }
 
 func TestFilesAndPages(t *testing.T) {

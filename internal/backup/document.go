@@ -31,7 +31,7 @@ type Deployment struct {
 type Document struct {
 	Header
 	Repos  []Repository
-	Tokens []access.Hashed
+	Tokens []access.Token
 }
 
 // Header is the first line of a document.
@@ -110,7 +110,7 @@ func Parse(text []byte) (d Document, err error) {
 	if d.Repos, err = decode(decoder, d.Counts.Repos, d.check); err != nil {
 		return d, err
 	}
-	if d.Tokens, err = decode(decoder, d.Counts.Tokens, access.Hashed.Check); err != nil {
+	if d.Tokens, err = decode(decoder, d.Counts.Tokens, access.Token.Check); err != nil {
 		return d, err
 	}
 	if decoder.More() {

@@ -40,7 +40,7 @@ func Export(ctx context.Context, from Deployment, version string) (doc Document,
 			return doc, err
 		}
 	}
-	err = tokens.Each(ctx, func(one access.Hashed) error {
+	err = tokens.Each(ctx, func(one access.Token) error {
 		doc.Tokens = append(doc.Tokens, one)
 		return nil
 	})

@@ -11,6 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"lockstep/events"
+	"lockstep/events/stream"
 	"lockstep/internal/intake"
 	"lockstep/internal/operate"
 	"lockstep/internal/server"
@@ -80,8 +81,7 @@ type Dashboard struct {
 	access access
 
 	index     *repoIndex
-	followers *sharedFollowers
-	histories *histories
+	histories histories
 }
 
 // New returns a Dashboard that runs until ctx is done; [Dashboard.Wait] waits for its background work to end.
@@ -107,9 +107,8 @@ func New(ctx context.Context, cfg Config) (*Dashboard, error) {
 		return nil, err
 	}
 	d := &Dashboard{cfg: cfg, assets: assets, access: newAccess(cfg), tail: newTail(cfg.Redis, cfg.Results),
-		followers: &sharedFollowers{list: cfg.Followers}, histories: newHistories(cfg.Redis)}
+		histories: histories{stream.NewReader(cfg.Redis)}}
 	d.hub = newHub(ctx, cfg.Log)
-	d.tail.start = d.hub.run
 	d.index = &repoIndex{page: cfg.Repos.Page, start: d.hub.run, limit: maxIndexed}
 	if d.pages, err = d.parsePages(); err != nil {
 		return nil, err

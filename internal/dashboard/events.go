@@ -15,8 +15,8 @@ const (
 )
 
 // stream sends the parts of a page to a browser as they change. It replaces the connection's deadlines, which
-// suit short requests, with a deadline per write. It ends with the session or the dashboard, or when the
-// browser falls behind.
+// suit short requests, with a deadline per write. It ends with the session or the dashboard. A slow browser gets only
+// the newest content of each part.
 func (d *Dashboard) stream(w http.ResponseWriter, r *http.Request) {
 	p, v := d.pages[r.URL.Query().Get("page")], d.access.visitor(r)
 	if p == nil || p.load == nil {
@@ -55,15 +55,15 @@ func (d *Dashboard) stream(w http.ResponseWriter, r *http.Request) {
 	defer heartbeats.Stop()
 	for ok := true; ok; {
 		select {
-		case part := <-c.parts:
-			ok = send(event(part))
+		case <-c.woken:
+			for _, part := range d.hub.next(c) {
+				ok = ok && send(event(part))
+			}
 		case <-heartbeats.C:
 			if v.logout && !d.access.visitor(r).logout { // logged out meanwhile, here or at another replica
 				return
 			}
 			ok = send(": heartbeat\n\n")
-		case <-c.dropped:
-			return
 		case <-end.C:
 			return
 		case <-r.Context().Done():

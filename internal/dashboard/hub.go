@@ -16,7 +16,6 @@ const (
 	readTimeout     = 5 * time.Second
 	maxClients      = 64
 	reservedClients = 16 // of maxClients, reserved for admins
-	maxQueued       = 32 // queued parts after which a client is dropped
 	maxExpensive    = 2  // expensive pages loaded concurrently, separately for anonymous visitors and admins
 )
 
@@ -44,13 +43,14 @@ type view struct {
 	admin   bool
 	end     context.CancelFunc // called when the last client has left
 	clients map[*client]struct{}
-	parts   map[string]string // content last sent, by name
+	parts   map[string]string // present content, by name
 }
 
-// client is a browser that follows a view.
+// client is a browser that follows a view. hub.mu guards what it was sent.
 type client struct {
-	parts   chan part     // queued for sending
-	dropped chan struct{} // closed when the client fell behind
+	view  *view
+	woken chan struct{}     // there may be other parts; has room for one
+	sent  map[string]string // content, by name
 }
 
 type part struct{ name, content string }
@@ -94,8 +94,8 @@ func (h *hub) load(ctx context.Context, p *page, query url.Values, admin bool) (
 	return p.load(ctx, query, admin)
 }
 
-// subscribe returns a client that receives all parts of a page, and then each part that changes, until unsubscribe
-// is called. It returns errFull when there are too many clients.
+// subscribe returns a client of a page, which is woken when parts change, until unsubscribe is called. It returns
+// errFull when there are too many clients.
 func (h *hub) subscribe(p *page, query url.Values, admin bool) (c *client, unsubscribe func(), err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -117,11 +117,9 @@ func (h *hub) subscribe(p *page, query url.Values, admin bool) (c *client, unsub
 			h.background.Go(func() { h.refresh(ctx, v) })
 		}
 	}
-	c = &client{parts: make(chan part, maxQueued), dropped: make(chan struct{})}
+	c = &client{view: v, woken: make(chan struct{}, 1), sent: map[string]string{}}
+	c.woken <- struct{}{}
 	v.clients[c] = struct{}{}
-	for name, content := range v.parts {
-		c.parts <- part{name, content} // never blocks: a page has fewer parts than maxQueued
-	}
 	return c, func() {
 		h.mu.Lock()
 		defer h.mu.Unlock()
@@ -180,22 +178,37 @@ func (v *view) render(data any, err error) []part {
 	return parts
 }
 
-// publish sends the parts that changed, and drops clients whose queue is full.
+// publish replaces the parts of a view, and wakes its clients if one has changed.
 func (h *hub) publish(v *view, parts []part) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	changed := false
 	for _, p := range parts {
-		if last, sent := v.parts[p.name]; sent && last == p.content {
-			continue
-		}
+		last, known := v.parts[p.name]
+		changed = changed || !known || last != p.content
 		v.parts[p.name] = p.content
-		for c := range v.clients {
-			select {
-			case c.parts <- p:
-			default:
-				close(c.dropped)
-				delete(v.clients, c)
-			}
+	}
+	if !changed {
+		return
+	}
+	for c := range v.clients {
+		select {
+		case c.woken <- struct{}{}:
+		default: // it is yet to look at the former change
 		}
 	}
+}
+
+// next returns the parts that differ from what a client was sent, in their order, and counts them as sent.
+func (h *hub) next(c *client) (parts []part) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, name := range append([]string{"status"}, c.view.page.parts...) {
+		content, known := c.view.parts[name]
+		if last, sent := c.sent[name]; known && (!sent || last != content) {
+			parts = append(parts, part{name, content})
+			c.sent[name] = content
+		}
+	}
+	return parts
 }

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -104,47 +105,27 @@ func startHub(t *testing.T, load func() any) (*hub, *page) {
 	return h, p
 }
 
-func TestSlowClientIsDropped(t *testing.T) {
+// TestSlowClientGetsTheNewestParts has parts change several times before a client gets them.
+func TestSlowClientGetsTheNewestParts(t *testing.T) {
 	t.Parallel()
-	var n atomic.Int64
-	turn := make(chan struct{}, 1) // of a load: after the quick client has read what was loaded before
-	turn <- struct{}{}
-	h, p := startHub(t, func() any {
-		<-turn
-		return overview{More: int(n.Add(1)), Busy: someBusy}
-	})
-	defer close(turn)
-	slow, leave, err := h.subscribe(p, url.Values{}, false)
+	h, p := startHub(t, nil)
+	p.load = func(ctx context.Context, _ url.Values, _ bool) (any, error) {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	c, leave, err := h.subscribe(p, url.Values{}, false)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer leave()
-	quick, leaveToo, err := h.subscribe(p, url.Values{}, false)
-	if err != nil {
-		t.Fatal(err)
+	for _, content := range []string{"1", "2", "3"} {
+		h.publish(c.view, []part{{"busy", content}})
 	}
-	defer leaveToo()
-	limit := time.After(30 * time.Second)
-	for {
-		select {
-		case <-quick.parts:
-			select {
-			case turn <- struct{}{}:
-			default:
-			}
-		case <-slow.dropped:
-			if len(slow.parts) != maxQueued {
-				t.Errorf("dropped with %d parts queued, want %d", len(slow.parts), maxQueued)
-			}
-			select {
-			case <-quick.dropped:
-				t.Error("the client that reads its parts is dropped, too")
-			default:
-			}
-			return
-		case <-limit:
-			t.Fatal("the slow client is not dropped")
-		}
+	if parts := h.next(c); !slices.Equal(parts, []part{{"busy", "3"}}) {
+		t.Errorf("%+v, want the newest", parts)
+	}
+	if parts := h.next(c); len(parts) > 0 {
+		t.Errorf("sent again: %+v", parts)
 	}
 }
 
@@ -315,16 +296,18 @@ func TestPageRecoversSoonAfterRedisTimeout(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer leave()
-		if part := <-c.parts; part.name != "status" || part.content == "" {
-			t.Fatalf("%+v, want the status that Redis does not answer", part)
-		}
-		back.Store(true)
-		since := time.Now()
-		for part := range c.parts {
-			if part.name == "busy" {
-				break
+		await := func(name string) {
+			for {
+				<-c.woken
+				if slices.ContainsFunc(h.next(c), func(p part) bool { return p.name == name && p.content != "" }) {
+					return
+				}
 			}
 		}
+		await("status")
+		back.Store(true)
+		since := time.Now()
+		await("busy")
 		if delay := time.Since(since); delay > 2*readTimeout {
 			t.Errorf("the page recovers %v after Redis does", delay)
 		}

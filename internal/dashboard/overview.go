@@ -223,7 +223,7 @@ func (o *overview) setFigures(p snapshot) {
 	o.P95, _ = recent.quantile(0.95)
 	all := p.window.total(p.Now, span)
 	for i, name := range outcomeNames {
-		o.Outcomes = append(o.Outcomes, outcomeCount{name, int64(all.counts[i] + 0.5)})
+		o.Outcomes = append(o.Outcomes, outcomeCount{name, all.counts[i]})
 	}
 	edge := p.Now.Truncate(step).Add(-step)
 	o.Charts = p.window.series(p.Now.Add(-span), edge).json()
@@ -233,10 +233,7 @@ func (o *overview) setFigures(p snapshot) {
 		if b.all() == 0 {
 			continue
 		}
-		m := minute{At: at}
-		for i := range m.Counts {
-			m.Counts[i] = int64(b.counts[i] + 0.5)
-		}
+		m := minute{At: at, Counts: b.counts}
 		m.P50, m.Known = b.quantile(0.5)
 		m.P95, _ = b.quantile(0.95)
 		m.P99, _ = b.quantile(0.99)

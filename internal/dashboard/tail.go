@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -18,8 +17,6 @@ import (
 )
 
 const (
-	oldAfter    = 5 * time.Second // after which results are read before a page shows them
-	firstWait   = time.Second     // how long a page waits for that
 	recentKept  = 1000
 	tailPause   = 250 * time.Millisecond // between reads, at least
 	tailResults = 5000                   // results of one read
@@ -28,31 +25,23 @@ const (
 	tailTimeout = 5 * time.Second        // of one read
 )
 
-// tail has the results of the last span, for all pages. Pages that show them start the next read, in the background.
-// It reads the newest results first. If it falls behind, it leaves out the others and weights those that it has to
-// account for them.
+// tail has the results of the last span, for all pages. Pages that show them read what is new. If that is more than
+// one read takes, it begins anew with the newest results.
 type tail struct {
 	redis redis.UniversalClient
 	topic string
-	start func(func(ctx context.Context)) // runs a function in the background
 
-	mu      sync.Mutex
-	reading chan struct{} // closed at the end of the current read; nil if there is none
-	readAt  time.Time     // end of the last read
-	next    time.Time     // when the next read may start
-	err     error         // of the last read
-	window  window
-	recent  []settled     // oldest first; the last recentKept count
-	skew    time.Duration // Redis' clock minus ours
-
-	// Used only by the current read.
-	last  string // ID of the last entry read; "" before the first read
-	added int64  // entries ever added up to last, according to Redis
-	limit int    // tailResults, or less in tests
+	mu     sync.Mutex
+	next   time.Time // when the next read may start
+	err    error     // of the last read
+	last   string    // ID of the last entry read; "" before the first one
+	window window
+	recent []settled     // oldest first; the last recentKept count
+	skew   time.Duration // Redis' clock minus ours
 }
 
 func newTail(client redis.UniversalClient, topic string) *tail {
-	return &tail{redis: client, topic: topic, limit: tailResults}
+	return &tail{redis: client, topic: topic}
 }
 
 type snapshot struct {
@@ -61,26 +50,15 @@ type snapshot struct {
 	window *window
 }
 
-// snapshot returns the results read so far, and starts a read. It waits up to firstWait for that read if the results
-// are old. It returns the error of the last read, if that failed.
+// snapshot returns the results of the last span, as of the last read, or the error of that.
 func (t *tail) snapshot(ctx context.Context) (snapshot, error) {
 	t.mu.Lock()
-	if t.reading == nil && time.Now().After(t.next) {
-		t.reading = make(chan struct{})
-		t.start(t.refresh)
-	}
-	reading, isOld := t.reading, time.Since(t.readAt) > oldAfter
-	t.mu.Unlock()
-	if reading != nil && isOld {
-		ctx, cancel := context.WithTimeout(ctx, firstWait)
-		defer cancel()
-		select {
-		case <-reading:
-		case <-ctx.Done():
-		}
-	}
-	t.mu.Lock()
 	defer t.mu.Unlock()
+	if start := time.Now(); start.After(t.next) {
+		t.err = t.read(context.WithoutCancel(ctx)) // other pages wait for it, too
+		end := time.Now()
+		t.next = end.Add(max(tailPause, 9*end.Sub(start))) // use at most a tenth of a core
+	}
 	if t.err != nil {
 		return snapshot{}, t.err
 	}
@@ -88,24 +66,6 @@ func (t *tail) snapshot(ctx context.Context) (snapshot, error) {
 	recent := slices.Clone(t.recent[max(0, len(t.recent)-recentKept):])
 	slices.Reverse(recent)
 	return snapshot{Now: time.Now().Add(t.skew), Recent: recent, window: &w}, nil
-}
-
-// refresh reads new results, anew if those known are old: weights would be wrong for a long time.
-func (t *tail) refresh(ctx context.Context) {
-	start := time.Now()
-	if start.Sub(t.readAt) > oldAfter {
-		t.last = ""
-	}
-	err := t.read(ctx)
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	end := time.Now()
-	if t.err = err; err == nil {
-		t.readAt = end
-	}
-	t.next = end.Add(max(tailPause, 9*end.Sub(start))) // use at most a tenth of a core
-	close(t.reading)
-	t.reading = nil
 }
 
 // read adds the results since the last read. The first read, and the first after Redis lost its data, begin anew with
@@ -118,56 +78,48 @@ func (t *tail) read(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("follow %s: %w", t.topic, err)
 	}
-	info, err := t.redis.XInfoStream(ctx, t.topic).Result()
-	switch {
-	case err != nil && !strings.Contains(err.Error(), "no such key"):
-		return fmt.Errorf("follow %s: %w", t.topic, err)
-	case info == nil: // there are no results yet
-		info = &redis.XInfoStream{}
-	}
-	newest, since := cmp.Or(info.LastGeneratedID, "0-0"), "("+t.last
-	anew := t.last == "" || events.EntryAfter(t.last, newest)
-	if anew {
-		since = strconv.FormatInt(now.Add(-span).UnixMilli(), 10)
+	from := now.Add(-span)
+	since := strconv.FormatInt(from.UnixMilli(), 10)
+	if !events.EntryTime(t.last).Before(from) {
+		since = t.last
 	}
 	var found []settled // newest first
-	read, bytes, oldest := 0, 0, ""
-	for e, err := range stream.NewReader(t.redis).Backward(ctx, t.topic, newest, since) {
+	newest, reached, read, bytes := "", false, 0, 0
+	for e, err := range stream.NewReader(t.redis).Backward(ctx, t.topic, "+", since) {
 		if err != nil {
 			return fmt.Errorf("follow: %w", err)
 		}
+		if reached = e.ID == t.last; reached {
+			break
+		}
+		newest = cmp.Or(newest, e.ID)
 		read, bytes = read+1, bytes+stream.Size(e)
 		r, err := changes.ParseResult(e)
 		if s, ok := settledOf(e.ID, r); ok && err == nil {
 			found = append(found, s)
 		}
-		if read == t.limit || bytes >= tailBytes || time.Since(start) >= tailLimit {
-			oldest = e.ID
+		if read == tailResults || bytes >= tailBytes || time.Since(start) >= tailLimit {
+			from = events.EntryTime(e.ID) // older results stay unknown
+			t.last = ""
 			break
 		}
 	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.skew = now.Sub(start)
-	weight := 1.0
-	switch {
-	case anew:
-		t.window, t.recent = window{from: now.Add(-span)}, nil
-		if oldest != "" { // older results stay unknown
-			t.window.from = events.EntryTime(oldest)
-		}
-	case oldest != "":
-		weight = max(1, float64(info.EntriesAdded-t.added)/float64(read))
+	if since == t.last && !reached {
+		t.last = ""
+		return t.read(ctx)
+	}
+	if !reached {
+		t.window, t.recent = window{from: from}, nil
 	}
 	for _, s := range slices.Backward(found) {
-		t.add(s, weight)
+		t.add(s)
 	}
-	t.last, t.added = newest, info.EntriesAdded
+	t.last, t.skew = cmp.Or(newest, t.last), now.Sub(start)
 	return nil
 }
 
-func (t *tail) add(s settled, weight float64) {
-	t.window.add(s.At, s.kind, s.delay(), weight)
+func (t *tail) add(s settled) {
+	t.window.add(s.At, s.kind, s.delay())
 	if s.polled {
 		return // the poll found no changes
 	}

@@ -35,12 +35,12 @@ type window struct {
 // bucket holds the counts of one step.
 type bucket struct {
 	at     int64 // start in seconds since 1970; 0 if the bucket is unused
-	counts [outcomes]float64
-	delays [bins]float32
+	counts [outcomes]int64
+	delays [bins]uint32
 }
 
-// add counts a result weight times. A negative delay means that its latency is unknown.
-func (w *window) add(at time.Time, outcome int, delay time.Duration, weight float64) {
+// add counts a result. A negative delay means that its latency is unknown.
+func (w *window) add(at time.Time, outcome int, delay time.Duration) {
 	start := at.Truncate(step).Unix()
 	b := &w.ring[start/int64(step.Seconds())%steps]
 	if start < b.at { // older than the window
@@ -49,9 +49,9 @@ func (w *window) add(at time.Time, outcome int, delay time.Duration, weight floa
 	if start > b.at {
 		*b = bucket{at: start}
 	}
-	b.counts[outcome] += weight
+	b.counts[outcome]++
 	if delay >= 0 {
-		b.delays[bin(delay)] += float32(weight)
+		b.delays[bin(delay)]++
 	}
 }
 
@@ -94,17 +94,16 @@ func (w *window) perMinute(now time.Time) float64 {
 	if !until.After(since) { // less than one bucket is known because results arrive so fast
 		until = now
 	}
-	n := 0.0
+	n := int64(0)
 	for i := range w.ring {
 		if b := &w.ring[i]; b.at >= since.Truncate(step).Unix() && b.at < until.Unix() {
 			n += b.all()
 		}
 	}
-	return n * float64(time.Minute) / float64(max(until.Sub(since), tailPause))
+	return float64(n) * float64(time.Minute) / float64(max(until.Sub(since), tailPause))
 }
 
-func (b *bucket) all() float64 {
-	n := 0.0
+func (b *bucket) all() (n int64) {
 	for _, count := range b.counts {
 		n += count
 	}
@@ -113,16 +112,16 @@ func (b *bucket) all() float64 {
 
 // quantile returns the latency at quantile q in [0, 1], or false if no latency is known.
 func (b *bucket) quantile(q float64) (time.Duration, bool) {
-	var all float64
+	all := int64(0)
 	for _, n := range b.delays {
-		all += float64(n)
+		all += int64(n)
 	}
 	if all == 0 {
 		return 0, false
 	}
-	cumulative, rank := 0.0, q*all
+	cumulative, rank := int64(0), q*float64(all)
 	for i, n := range b.delays {
-		if cumulative += float64(n); n > 0 && cumulative >= rank*(1-1e-6) {
+		if cumulative += int64(n); n > 0 && float64(cumulative) >= rank*(1-1e-6) {
 			ms := math.Pow(growth, float64(i)-0.5) // the middle of its bin
 			return time.Duration(max(1, ms) * float64(time.Millisecond)), true
 		}
@@ -154,7 +153,7 @@ func (w *window) series(since, before time.Time) series {
 		}
 		s.At = append(s.At, at)
 		for i := range s.Counts {
-			s.Counts[i] = append(s.Counts[i], int64(b.counts[i]+0.5))
+			s.Counts[i] = append(s.Counts[i], b.counts[i])
 		}
 		for i, q := range percentiles {
 			var ms *int64

@@ -3,19 +3,15 @@ package feed_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 
 	"lockstep/events"
-	"lockstep/events/stream"
 	"lockstep/internal/access"
-	"lockstep/internal/changes"
 	"lockstep/internal/feed"
 	"lockstep/internal/redistest"
 	"lockstep/internal/state"
@@ -53,19 +49,6 @@ func (m *manyCells) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 }
 
 var errAway = errors.New("away")
-
-// silent reads a few heartbeats, which must not say that all results were sent.
-func (r *reading) silent() {
-	r.Helper()
-	for range 4 {
-		if e := r.next(); e.kind != "" {
-			r.Fatalf("got %+v, want nothing", e)
-		}
-	}
-	if e := r.next(); e.id != "" {
-		r.Errorf("got the position %+v while a cell cannot be read", e)
-	}
-}
 
 // namespaceOf returns the namespace of a cell; eu-1 was a deployment without cells.
 func namespaceOf(cell string) events.Namespace {
@@ -117,14 +100,7 @@ func (m *manyCells) setCells(cells ...string) {
 // addTo adds a result to the stream of a cell.
 func (m *manyCells) addTo(cell string) (result string) {
 	m.Helper()
-	m.added++
-	r := events.Result{
-		ID: fmt.Sprint("r", m.added), Type: events.ResultSynced, Source: "/test", Time: time.Now(), Repo: testenv.Must(events.ParseRepoPath("acme/widgets"))(m.T),
-		Ref: testenv.Must(events.ParseRef("main"))(m.T), After: "a", Path: "acme/widgets",
-	}
-	fields := testenv.Must(stream.Fields(testenv.Must(changes.ResultMessage(r))(m.T)))(m.T)
-	testenv.Must(m.client.XAdd(m.Context(), &redis.XAddArgs{Stream: namespaceOf(cell).Results(), Values: fields}).Result())(m.T)
-	return "synced " + r.ID
+	return "synced " + m.world.addTo(namespaceOf(cell), "", "acme/widgets")
 }
 
 // TestResultsOfCells sends the results of all cells, and resumes after the ones that a client has of each.
@@ -161,7 +137,7 @@ func isGone(err error) bool {
 	return ok
 }
 
-// TestOtherCellsGoOn sends what the other cells have while one cannot be read, without saying that all was sent.
+// TestOtherCellsGoOn sends what the other cells have while one cannot be read.
 func TestOtherCellsGoOn(t *testing.T) {
 	t.Parallel()
 	m := newCells(t, "eu-1", "eu-2")
@@ -169,16 +145,18 @@ func TestOtherCellsGoOn(t *testing.T) {
 	m.away.Store(events.DefaultNamespace.Results())
 	missed := m.addTo("eu-1")
 	operator.want(m.addTo("eu-2"))
-	operator.silent()
+	again := m.open("", feed.Start{Cursor: operator.last})
 	m.away.Store("none")
 	operator.want(missed)
+	again.want(missed)
 	m.setCells("eu-2")
-	if got := operator.result(); got != "gone" {
-		t.Errorf("a stream with a position in a cell that is gone: %s", got)
+	operator.ends()
+	if _, err := m.feed.Locate(t.Context(), feed.Start{Cursor: operator.last}); !isGone(err) {
+		t.Errorf("a cursor with a position in a cell that is gone: %v", err)
 	}
 }
 
-// TestCellsAreAddedAndRemoved has a stream go on when a deployment becomes a cell, and others come and go.
+// TestCellsAreAddedAndRemoved has a deployment become a cell, and others come and go: streams end, and clients go on from their cursors.
 func TestCellsAreAddedAndRemoved(t *testing.T) {
 	t.Parallel()
 	m := newCells(t, "")
@@ -187,25 +165,30 @@ func TestCellsAreAddedAndRemoved(t *testing.T) {
 	single.want(first)
 
 	m.setCells("eu-1", "eu-2")
-	one, two := m.addTo("eu-1"), m.addTo("eu-2")
-	both := m.open("", feed.Start{Cursor: single.last})
-	if got := []string{both.result(), both.result()}; !slices.Contains(got, one) || !slices.Contains(got, two) {
-		t.Errorf("after the cursor of the former deployment: %v, want %s and %s", got, one, two)
+	single.ends()
+	if _, err := m.feed.Locate(t.Context(), feed.Start{Cursor: single.last}); !isGone(err) {
+		t.Errorf("the cursor of the former deployment: %v, want gone", err)
 	}
+	both := m.open("", feed.Start{})
+	both.want(m.addTo("eu-1"))
+	both.want(m.addTo("eu-2"))
 	m.setCells("eu-1", "eu-2", "eu-3")
+	both.ends()
 	three := m.addTo("eu-3")
-	both.want(three)
+	all := m.open("", feed.Start{Cursor: both.last})
+	all.want(three)
 	m.setCells("eu-1", "eu-3")
-	if got := both.result(); got != "gone" {
-		t.Errorf("after the removal of a cell: %s, want gone", got)
+	all.ends()
+	if _, err := m.feed.Locate(t.Context(), feed.Start{Cursor: all.last}); !isGone(err) {
+		t.Errorf("after the removal of a cell: %v, want gone", err)
 	}
 	m.setCells("eu-1")
 	m.refreshed = []string{"eu-1", "eu-2", "eu-3"} // the copy of the directory is older than the cursor
 	four := m.addTo("eu-3")
-	m.open("", feed.Start{Cursor: both.last}).want(four)
+	m.open("", feed.Start{Cursor: all.last}).want(four)
 	m.refreshed = nil
 	m.setCells("eu-4", "eu-5")
-	if _, err := m.feed.Locate(t.Context(), feed.Start{Cursor: both.last}); !isGone(err) {
+	if _, err := m.feed.Locate(t.Context(), feed.Start{Cursor: all.last}); !isGone(err) {
 		t.Errorf("a cursor of other cells: %v, want gone", err)
 	}
 }

@@ -1,9 +1,7 @@
 // Package feed sends results to many HTTP clients as server-sent events, from one read of Redis.
 //
-//	release, err := results.Reserve(app)       // ErrBusy, ErrBusyApp
-//	defer release()
-//	from, err := results.Locate(ctx, request)  // ErrMalformed, *GoneError, or an error of Redis
-//	results.Serve(w, r, feed.Client{App: app, Token: hash, From: from})
+//	from, err := results.Locate(ctx, start) // ErrMalformed, *GoneError, or an error of Redis
+//	err = results.Serve(w, r, feed.Client{App: app, Token: hash, From: from}) // ErrClosed or ErrChanged
 //
 // # Guarantees
 //
@@ -23,32 +21,30 @@
 // in one step, so nothing can be trimmed in between.
 //
 // A cell that was added after a cursor is read from its first result on. A cursor with a cell that was
-// removed is gone. That of a deployment that has become a cell is valid.
+// removed is gone, as is that of a deployment that has become a cell.
 //
 // # Design
 //
 //	tail      one goroutine for each cell, while there is a client: waits for entries, reads them, asks which apps
-//	          may read them, keeps the newest 1,000, at most 4 MiB, and wakes the clients of these apps
-//	client    the goroutine of the request, with a cursor. When woken, it sends the results after its position from
-//	          what the tail keeps or, if it is further behind, from Redis, a batch at a time. What the tail has kept
-//	          for more than 2 s is read from Redis, too, because the watches may have changed since. Every 15 s it
-//	          sends its position
-//	ticker    ends streams whose token was removed, every 2 s
+//	          may read them, and puts them into the inboxes of these apps' clients
+//	client    the goroutine of the request, with a cursor. It reads from Redis, a batch at a time, until it has all
+//	          results. From then on its inbox gets what follows, until it holds 1,000 results or 256 KiB. An inbox that
+//	          is full, or has waited for more than 2 s, because the watches may have changed since, is emptied, and
+//	          the client reads from Redis again. Every 15 s it sends its position
+//	ticker    ends streams whose token was removed, every 2 s, and all when cells are added or removed
 //
-// So a slow client holds up no other, and needs no more memory than one batch. A client that does not accept
-// a batch within a minute, or within ten seconds while it catches up, is cut off.
+// So a slow client holds up no other, and needs no more memory than an inbox and a batch. A client that does not
+// accept a batch within a minute, or within ten seconds while it catches up, is cut off.
 //
 // # Followers
 //
 // Programs that follow the results report their positions to [Followers], so that operators see which of them
-// lag. A report has a position for each cell of the deployment at most, an app has at most 1,000 followers,
-// and reports are read by page.
+// lag. An app has at most 1,000 followers.
 //
 // # Failures
 //
 //	Redis does not answer         streams stay open, with heartbeats at their positions; they continue once Redis
-//	                              is back. Results of other cells are sent. Heartbeats are comments meanwhile: a
-//	                              position means that all results before have been sent
+//	                              is back. Results of other cells are sent
 //	the process stops             Close ends all streams; clients resume elsewhere
 //	a result cannot be decoded    it is skipped, as is one of an unknown newer type
 //	a watch cannot be decoded     the repository's results are skipped for apps, and logged

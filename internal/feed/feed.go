@@ -6,17 +6,18 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
 	"lockstep/events/stream"
+	"lockstep/internal/access"
 )
 
-// Config configures a [Feed]. Redis, Reader, Audiences and Removed are required.
+// Config configures a [Feed]. Redis, Reader, Sources and Removed are required.
 type Config struct {
 	Redis  redis.UniversalClient // never closed; must not retry by itself
 	Reader *stream.Reader        // waits for results, with one connection for each of Sources
@@ -29,8 +30,6 @@ type Config struct {
 	// Removed returns the tokens that were removed, of those with the given hashes. [access.Tokens.Removed] implements it.
 	Removed func(ctx context.Context, hashes []string) ([]string, error)
 
-	Max       int           // streams; default 5,000, or three quarters of the limit of open files if that is less
-	MaxApp    int           // streams of an app; default half of Max
 	Heartbeat time.Duration // between heartbeats of a stream; default 15 s
 	// between checks of tokens, and for which who may read a result is not decided again; default 2 s
 	Check time.Duration
@@ -45,56 +44,38 @@ type Feed struct {
 
 	ctx    context.Context // done when Close is called
 	cancel context.CancelFunc
-	work   sync.WaitGroup // tail, ticker and clients
-	reads  chan struct{}  // limits batches for clients that are behind
+	work   sync.WaitGroup // tails, tickers and clients
+	reads  access.Turns   // limits batches for clients that are behind
 
-	mu       sync.Mutex
-	closed   bool
-	reserved int
-	byApp    map[string]int // streams, reserved or attached
-	clients  map[*client]struct{}
-	groups   map[string]map[*client]struct{} // clients by app, "" for the operator
-	behind   map[string]chan struct{}        // like reads, by app
-	running  bool                            // the tails and the ticker
-	sources  []*source                       // while running, by cell
+	mu      sync.Mutex
+	closed  bool
+	clients map[*client]struct{}
+	sources []*source // that are tailed; nil without clients
 }
 
-// Limits of streams, as errors of [Feed.Reserve].
+// Errors of [Feed.Serve].
 var (
-	ErrBusy    = errors.New("this process has as many streams of results as it allows; try again, or ask another process")
-	ErrBusyApp = errors.New("this app has as many streams of results at this process as one app may have; " +
-		"close some, or ask another process")
-	ErrClosed = errors.New("this process is stopping; ask another process")
+	ErrClosed  = errors.New("this process is stopping; ask another process")
+	ErrChanged = errors.New("the cells of the deployment have changed; try again")
 )
 
 const (
-	defaultMax  = 5000 // each takes some 40 KB
-	maxReads    = 256  // batches read from Redis that are being sent
-	maxReadsApp = 64
+	maxReads    = 64 // batches read from Redis that are being sent, of each app
 	readTimeout = 10 * time.Second
 )
 
 // New returns a Feed. The caller closes it.
 func New(cfg Config) (*Feed, error) {
-	if cfg.Max == 0 {
-		cfg.Max = min(defaultMax, openFiles()/4*3)
-	}
-	cfg.MaxApp = cmp.Or(cfg.MaxApp, max(1, cfg.Max/2))
 	cfg.Heartbeat, cfg.Check = cmp.Or(cfg.Heartbeat, 15*time.Second), cmp.Or(cfg.Check, 2*time.Second)
 	cfg.Stall = cmp.Or(cfg.Stall, time.Minute)
 	cfg.Log = cmp.Or(cfg.Log, slog.Default())
 	switch {
 	case cfg.Redis == nil || cfg.Reader == nil || cfg.Sources == nil || cfg.Removed == nil:
 		return nil, errors.New("feed: Config.Redis, Reader, Sources and Removed are required")
-	case min(cfg.Max, cfg.MaxApp) < 0 || min(cfg.Heartbeat, cfg.Check, cfg.Stall) < 0:
+	case min(cfg.Heartbeat, cfg.Check, cfg.Stall) < 0:
 		return nil, errors.New("feed: a limit is negative")
 	}
-	f := &Feed{
-		cfg:   cfg,
-		reads: make(chan struct{}, maxReads), byApp: map[string]int{}, clients: map[*client]struct{}{},
-		groups: map[string]map[*client]struct{}{},
-		behind: map[string]chan struct{}{},
-	}
+	f := &Feed{cfg: cfg, reads: access.Turns{Max: maxReads}, clients: map[*client]struct{}{}}
 	f.ctx, f.cancel = context.WithCancel(context.Background())
 	return f, nil
 }
@@ -111,31 +92,6 @@ func (f *Feed) Close() {
 	f.work.Wait()
 }
 
-// Reserve counts a stream of an app, "" for the operator, until release is called. It returns [ErrBusy],
-// [ErrBusyApp] or [ErrClosed].
-func (f *Feed) Reserve(app string) (release func(), err error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	switch {
-	case f.closed:
-		return nil, ErrClosed
-	case f.reserved >= f.cfg.Max:
-		return nil, ErrBusy
-	case f.byApp[app] >= f.cfg.MaxApp:
-		return nil, ErrBusyApp
-	}
-	f.reserved++
-	f.byApp[app]++
-	return sync.OnceFunc(func() {
-		f.mu.Lock()
-		defer f.mu.Unlock()
-		f.reserved--
-		if f.byApp[app]--; f.byApp[app] == 0 {
-			delete(f.byApp, app)
-		}
-	}), nil
-}
-
 // Open returns the number of open streams.
 func (f *Feed) Open() int {
 	f.mu.Lock()
@@ -150,67 +106,85 @@ type Client struct {
 	From  Cursor // where the stream begins
 }
 
-// add adds a client, unless the feed is closed.
-func (f *Feed) add(c *client) bool {
+// add adds a client, which reads from the sources that are tailed now. It returns [ErrClosed] or [ErrChanged].
+func (f *Feed) add(c *client) error {
+	wanted := f.present()
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.closed {
-		return false
+		return ErrClosed
+	}
+	sources := f.sources
+	if sources == nil {
+		sources = wanted
+	}
+	for _, s := range sources {
+		if _, ok := c.at[s.Cell]; !ok || len(c.at) != len(sources) {
+			return ErrChanged
+		}
+		c.inboxes = append(c.inboxes, &inbox{from: s, app: c.app, wake: c.wake})
 	}
 	f.work.Add(1)
 	f.clients[c] = struct{}{}
-	if f.groups[c.app] == nil {
-		f.groups[c.app] = map[*client]struct{}{}
+	if f.sources == nil {
+		f.sources = sources
+		f.work.Go(func() { f.run(sources) })
 	}
-	f.groups[c.app][c] = struct{}{}
-	if !f.running {
-		f.running = true
-		f.work.Go(f.run)
-	}
-	return true
+	return nil
 }
 
 // remove removes a client.
 func (f *Feed) remove(c *client) {
 	defer f.work.Done()
+	for _, in := range c.inboxes {
+		in.leave()
+	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	delete(f.clients, c)
-	if group := f.groups[c.app]; group != nil {
-		if delete(group, c); len(group) == 0 {
-			delete(f.groups, c.app)
-		}
-	}
 }
 
 // all returns all clients.
 func (f *Feed) all() []*client {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	list := make([]*client, 0, len(f.clients))
-	for c := range f.clients {
-		list = append(list, c)
-	}
-	return list
+	return slices.Collect(maps.Keys(f.clients))
 }
 
-// run tails the sources and checks tokens until there is no client.
-func (f *Feed) run() {
+// present returns the sources of the present cells.
+func (f *Feed) present() (sources []*source) {
+	for _, one := range f.cfg.Sources() {
+		sources = append(sources, newSource(f, one))
+	}
+	return sources
+}
+
+// run tails sources and checks tokens until there is no client. When the cells of the deployment change, all
+// streams end, and clients continue from their positions.
+func (f *Feed) run(sources []*source) {
 	ctx, cancel := context.WithCancel(f.ctx)
 	var tails sync.WaitGroup
 	defer tails.Wait()
 	defer cancel()
+	for _, s := range sources {
+		tails.Go(func() { s.run(ctx) })
+	}
 	ticker := time.NewTicker(f.period())
 	defer ticker.Stop()
 	for checked := time.Now(); f.isNeeded(); {
-		for _, added := range f.follow() {
-			added.ctx, added.cancel = context.WithCancel(ctx)
-			tails.Go(added.run)
-		}
 		select {
 		case <-ticker.C:
 		case <-f.ctx.Done():
 			continue
+		}
+		if !slices.EqualFunc(sources, f.cfg.Sources(), (*source).is) {
+			f.mu.Lock()
+			f.sources = nil
+			f.mu.Unlock()
+			for _, c := range f.all() {
+				c.end()
+			}
+			return
 		}
 		if time.Since(checked) >= f.cfg.Check {
 			f.check()
@@ -226,41 +200,11 @@ func (f *Feed) period() time.Duration { return min(time.Second, f.cfg.Heartbeat,
 func (f *Feed) isNeeded() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.running = !f.closed && len(f.clients) > 0; !f.running {
+	if f.closed || len(f.clients) == 0 {
 		f.sources = nil
+		return false
 	}
-	return f.running
-}
-
-// follow brings the sources up to date, and returns those that were added.
-func (f *Feed) follow() (added []*source) {
-	wanted := f.cfg.Sources()
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	var sources []*source
-	for _, one := range wanted {
-		i := slices.IndexFunc(f.sources, func(s *source) bool { return s.is(one) })
-		if i >= 0 {
-			sources = append(sources, f.sources[i])
-			continue
-		}
-		s := f.source(one)
-		sources, added = append(sources, s), append(added, s)
-	}
-	for _, s := range f.sources {
-		if !slices.Contains(sources, s) {
-			s.cancel()
-		}
-	}
-	f.sources = sources
-	return added
-}
-
-// tailed returns the sources that are tailed.
-func (f *Feed) tailed() []*source {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.sources
+	return true
 }
 
 // check ends the streams of tokens that were removed.
@@ -274,13 +218,9 @@ func (f *Feed) check() {
 	if len(byToken) == 0 {
 		return
 	}
-	hashes := make([]string, 0, len(byToken))
-	for hash := range byToken {
-		hashes = append(hashes, hash)
-	}
 	ctx, cancel := context.WithTimeout(f.ctx, readTimeout)
 	defer cancel()
-	removed, err := f.cfg.Removed(ctx, hashes)
+	removed, err := f.cfg.Removed(ctx, slices.Collect(maps.Keys(byToken)))
 	if err != nil {
 		return // the tail logs that Redis does not answer, and nothing can be read meanwhile
 	}
@@ -291,13 +231,4 @@ func (f *Feed) check() {
 		f.cfg.Log.InfoContext(ctx, "streams of results ended, their token was removed",
 			"token", fmt.Sprintf("%.12s", hash), "streams", len(byToken[hash]))
 	}
-}
-
-// openFiles returns how many files this process may open.
-func openFiles() int {
-	var limit syscall.Rlimit
-	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil || limit.Cur > 1<<30 {
-		return 1 << 30
-	}
-	return int(limit.Cur)
 }

@@ -78,6 +78,11 @@ func (w *world) watch(app, repo, ref string) watch.Watch {
 // add adds a result of the default branch, changed by edit, and returns its ID.
 func (w *world) add(app, repo string, edit ...func(*events.Result)) string {
 	w.Helper()
+	return w.addTo(events.DefaultNamespace, app, repo, edit...)
+}
+
+func (w *world) addTo(cell events.Namespace, app, repo string, edit ...func(*events.Result)) string {
+	w.Helper()
 	w.added++
 	r := events.Result{
 		ID: fmt.Sprint("r", w.added), Type: events.ResultSynced, Source: "/test", Time: time.Now(), App: app, Repo: testenv.Must(events.ParseRepoPath(repo))(w.T),
@@ -87,7 +92,7 @@ func (w *world) add(app, repo string, edit ...func(*events.Result)) string {
 		e(&r)
 	}
 	fields := testenv.Must(stream.Fields(testenv.Must(changes.ResultMessage(r))(w.T)))(w.T)
-	testenv.Must(w.client.XAdd(w.Context(), &redis.XAddArgs{Stream: events.DefaultNamespace.Results(), Values: fields}).Result())(w.T)
+	testenv.Must(w.client.XAdd(w.Context(), &redis.XAddArgs{Stream: cell.Results(), Values: fields}).Result())(w.T)
 	return r.ID
 }
 
@@ -122,7 +127,7 @@ func (w *world) dial(who feed.Client, start feed.Start, header ...string) (*read
 	who.From = testenv.Must(w.feed.Locate(w.Context(), start))(w.T)
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		rw.Header().Set("Connection", "close")
-		w.feed.Serve(rw, r, who)
+		_ = w.feed.Serve(rw, r, who)
 	}))
 	server.Config.ConnContext = func(ctx context.Context, conn net.Conn) context.Context {
 		_ = conn.(*net.TCPConn).SetWriteBuffer(64 << 10)
@@ -499,34 +504,6 @@ func TestSlowClientHoldsUpNobody(t *testing.T) {
 	}
 	w.open("docs", feed.Start{Cursor: slow.last}).want(want[got:]...)
 	operator.conn.Close()
-}
-
-func TestStreamsAreLimited(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, redistest.Start(t), func(cfg *feed.Config) { cfg.Max, cfg.MaxApp = 3, 2 })
-	var releases []func()
-	reserve := func(app string, want error) {
-		t.Helper()
-		release, err := w.feed.Reserve(app)
-		if !errors.Is(err, want) {
-			t.Fatalf("%s: %v, want %v", app, err, want)
-		}
-		if err == nil {
-			releases = append(releases, release)
-		}
-	}
-	reserve("docs", nil)
-	reserve("docs", nil)
-	reserve("docs", feed.ErrBusyApp)
-	reserve("scan", nil)
-	reserve("scan", feed.ErrBusy)
-	releases[0]()
-	releases[0]()
-	reserve("docs", nil)
-	reserve("scan", feed.ErrBusy)
-
-	w.feed.Close()
-	reserve("new", feed.ErrClosed)
 }
 
 func TestClientThatHasLeftIsForgotten(t *testing.T) {

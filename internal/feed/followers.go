@@ -77,10 +77,6 @@ func (f Follower) stateAt(now time.Time) FollowerState {
 // Followers stores the reports of followers in Redis, and compares them with the results of a cell. A report
 // is kept for seven days. It is safe for concurrent use by any number of processes.
 type Followers struct {
-	// Cells returns the names of the deployment's cells. A report is stored with the positions in these.
-	// Optional in a deployment without cells.
-	Cells func() []string
-
 	redis   redis.Cmdable
 	cell    string
 	results string // stream of the cell's results
@@ -103,10 +99,6 @@ var (
 	reportSource string
 	reportScript = redis.NewScript(reportSource)
 
-	//go:embed forget.lua
-	forgetSource string
-	forgetScript = redis.NewScript(forgetSource)
-
 	//go:embed next.lua
 	nextSource string
 	nextScript = redis.NewScript(nextSource)
@@ -123,13 +115,16 @@ var (
 )
 
 const (
+	maxReported        = 8 << 10 // bytes of a cursor; each cell has 60 to 150
 	maxFollowersListed = 5000
-	followersAtOnce    = 200 // read, or compared with the results, in one call
+	followersAtOnce    = 200 // compared with the results in one call
 )
 
 func (f *Followers) apps() string { return string(f.shared) + "followers" }
 
 func (f *Followers) of(app string) string { return f.apps() + ":of:" + app }
+
+func (f *Followers) seen(app string) string { return f.apps() + ":seen:" + app }
 
 // Put stores the report of a follower of an app, "" for the operator, sent with the token that has the given
 // hash, "" for the operator's. It returns [ErrBadReport], [ErrTooManyFollowers], or an error of Redis.
@@ -137,12 +132,13 @@ func (f *Followers) Put(ctx context.Context, app, name, token string, report Rep
 	if !followerName.MatchString(name) {
 		return fmt.Errorf("%w: name: want at most 100 letters, digits, dots, underscores or hyphens", ErrBadReport)
 	}
-	var err error
-	if report.Cursor, err = f.known(report.Cursor); err != nil {
-		return fmt.Errorf("%w: %w", ErrBadReport, err)
-	}
 	const most = 1 << 30
+	_, err := ParseCursor(report.Cursor)
 	switch {
+	case report.Cursor != "" && err != nil:
+		return fmt.Errorf("%w: %w", ErrBadReport, err)
+	case len(report.Cursor) > maxReported:
+		return fmt.Errorf("%w: cursor: want at most %d bytes", ErrBadReport, maxReported)
 	case min(report.Repos, report.Behind) < 0, max(report.Repos, report.Behind) > most:
 		return fmt.Errorf("%w: repos, behind: want numbers of repositories", ErrBadReport)
 	case !versionText.MatchString(report.Version):
@@ -152,7 +148,8 @@ func (f *Followers) Put(ctx context.Context, app, name, token string, report Rep
 	if err != nil {
 		return err
 	}
-	stored, err := f.store(ctx, app, []any{app, name, cmp.Or(token, "-"), document, f.max, f.keep.Milliseconds()})
+	stored, err := reportScript.Run(ctx, f.redis, []string{f.of(app), f.apps(), f.seen(app)},
+		app, name, cmp.Or(token, "-"), document, f.max, f.keep.Milliseconds()).Bool()
 	if err != nil {
 		return fmt.Errorf("store the report of a follower: %w", err)
 	}
@@ -160,96 +157,6 @@ func (f *Followers) Put(ctx context.Context, app, name, token string, report Rep
 		return ErrTooManyFollowers
 	}
 	return nil
-}
-
-// store stores a report. It returns false if the app has too many followers, also after a clean-up.
-func (f *Followers) store(ctx context.Context, app string, args []any) (bool, error) {
-	keys := []string{f.of(app), f.apps()}
-	stored, err := reportScript.Run(ctx, f.redis, keys, args...).Bool()
-	if err != nil || stored {
-		return stored, err
-	}
-	cleaned, err := f.clean(ctx, app)
-	if err != nil || !cleaned {
-		return false, err
-	}
-	return reportScript.Run(ctx, f.redis, keys, args...).Bool()
-}
-
-// known returns a cursor with its positions in the cells of the deployment only: a sender could invent
-// others. "" stays: nothing is complete yet.
-func (f *Followers) known(text string) (string, error) {
-	if text == "" {
-		return "", nil
-	}
-	cursor, err := ParseCursor(text)
-	if err != nil {
-		return "", err
-	}
-	cells := []string{"", f.cell} // "" is the deployment that has become the cell
-	if f.Cells != nil {
-		cells = append(cells, f.Cells()...)
-	}
-	maps.DeleteFunc(cursor, func(cell string, _ position) bool { return !slices.Contains(cells, cell) })
-	if len(cursor) == 0 {
-		return "", errors.New("cursor: it has no position in a cell of this deployment")
-	}
-	return cursor.String(), nil
-}
-
-// cleanEvery is how often the reports of an app that has too many followers are searched for those to forget.
-const cleanEvery = 10 * time.Second
-
-// clean forgets the followers of an app whose reports have expired, or whose tokens were removed. It returns
-// false, and does nothing, if that was done a moment ago, by any process.
-func (f *Followers) clean(ctx context.Context, app string) (cleaned bool, err error) {
-	due, err := f.redis.SetNX(ctx, f.apps()+":cleaned:"+app, "", cleanEvery).Result()
-	if err != nil || !due {
-		return false, err
-	}
-	now, err := stream.Time(ctx, f.redis, f.apps())
-	if err != nil {
-		return false, err
-	}
-	var failed error
-	err = f.read(ctx, app, func(reports map[string]string, removed map[string]bool) bool {
-		var forget []any
-		for name, text := range reports {
-			one, token, ok := parseReport(text)
-			if !ok || removed[token] || now.Sub(one.Seen) > f.keep {
-				forget = append(forget, name, text)
-			}
-		}
-		if len(forget) > 0 {
-			failed = forgetScript.Run(ctx, f.redis, []string{f.of(app)}, forget...).Err()
-		}
-		return failed == nil
-	})
-	return true, errors.Join(err, failed)
-}
-
-// read calls yield with the reports of an app's followers by name, and with which of their tokens were
-// removed, page by page, until it returns false. A report may be in more than one page.
-func (f *Followers) read(
-	ctx context.Context, app string, yield func(reports map[string]string, removed map[string]bool) bool,
-) error {
-	for cursor := uint64(0); ; {
-		page, next, err := f.redis.HScan(ctx, f.of(app), cursor, "", followersAtOnce).Result()
-		if err != nil {
-			return err
-		}
-		reports := map[string]string{}
-		for i := 0; i+1 < len(page); i += 2 {
-			reports[page[i]] = page[i+1]
-		}
-		removed, err := f.removedTokens(ctx, reports)
-		if err != nil {
-			return err
-		}
-		if cursor = next; !yield(reports, removed) || cursor == 0 {
-			return nil
-		}
-	}
 }
 
 // List returns the followers, at most 5,000: those that need attention first, then those whose token was
@@ -288,24 +195,24 @@ func (f *Followers) list(ctx context.Context) ([]Follower, error) {
 	}
 	var list []Follower
 	for _, app := range apps {
-		listed := map[string]bool{}
-		err := f.read(ctx, app, func(reports map[string]string, removed map[string]bool) bool {
-			for name, text := range reports {
-				one, token, ok := parseReport(text)
-				one.Name, one.App = name, app
-				if !ok || listed[name] || now.Sub(one.Seen) > f.keep || !f.isOfCell(one) {
-					continue
-				}
-				listed[name] = true
-				if removed[token] {
-					one.State = FollowerRevoked
-				}
-				list = append(list, one)
-			}
-			return len(list) < maxFollowersListed
-		})
+		reports, err := f.redis.HGetAll(ctx, f.of(app)).Result()
 		if err != nil {
 			return nil, err
+		}
+		removed, err := f.removedTokens(ctx, reports)
+		if err != nil {
+			return nil, err
+		}
+		for name, text := range reports {
+			one, token, ok := parseReport(text)
+			one.Name, one.App = name, app
+			if !ok || now.Sub(one.Seen) > f.keep || !f.isOfCell(one) {
+				continue
+			}
+			if removed[token] {
+				one.State = FollowerRevoked
+			}
+			list = append(list, one)
 		}
 		if len(list) >= maxFollowersListed {
 			return list[:maxFollowersListed], nil
@@ -319,8 +226,7 @@ func (f *Followers) list(ctx context.Context) ([]Follower, error) {
 func (f *Followers) isOfCell(one Follower) bool {
 	cursor, err := ParseCursor(one.Cursor)
 	_, known := cursor[f.cell]
-	_, single := cursor[""]
-	return err != nil || known || single
+	return err != nil || known
 }
 
 // parseReport parses what report.lua stores.
@@ -376,10 +282,7 @@ func (f *Followers) setLags(ctx context.Context, list []Follower) error {
 	for i := range list {
 		cursor, err := ParseCursor(list[i].Cursor)
 		list[i].Entry, list[i].LagMS = cursor.Entry(f.cell), -1
-		at, ok := cursor[f.cell]
-		if !ok {
-			at = cursor[""] // of the deployment that has become the cell
-		}
+		at := cursor[f.cell]
 		if err == nil && at.epoch == epoch && epoch != "" && at.entry != lastEntry {
 			after[at.entry] = append(after[at.entry], i)
 		}

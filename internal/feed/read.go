@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
-	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -63,7 +62,10 @@ func (s *source) readAt(ctx context.Context, at string, from position) (page, er
 	return p, nil
 }
 
-var errReply = errors.New("read results: read.lua: unexpected reply")
+var (
+	errReply = errors.New("read results: read.lua: unexpected reply")
+	errGone  = errors.New("results after this position are no longer kept")
+)
 
 func parsePage(reply []any) (p page, ok bool) {
 	if len(reply) != 6 {
@@ -102,7 +104,7 @@ type Start struct {
 }
 
 // Locate returns the cursor of a start. It returns [ErrMalformed], a [GoneError], or an error of Redis. A
-// cell that does not answer in time is left as it is in the cursor while others answer: the stream has its
+// cell of the cursor that does not answer in time is left as it is while others answer: the stream has its
 // results, or that they are gone, once it does.
 func (f *Feed) Locate(ctx context.Context, start Start) (Cursor, error) {
 	var from Cursor
@@ -112,44 +114,33 @@ func (f *Feed) Locate(ctx context.Context, start Start) (Cursor, error) {
 			return nil, err
 		}
 	}
-	sources := f.read()
+	sources := f.present()
 	if from.hasOther(sources) && f.cfg.Refresh != nil {
 		if err := f.cfg.Refresh(ctx); err != nil {
 			return nil, err
 		}
-		sources = f.read()
+		sources = f.present()
 	}
-	at, errs := make([]located, len(sources)), make([]error, len(sources))
-	var group sync.WaitGroup
-	for i, s := range sources {
-		group.Go(func() {
-			ctx := ctx
-			if len(sources) > 1 {
-				limited, cancel := context.WithTimeout(ctx, cellTimeout)
-				defer cancel()
-				ctx = limited
-			}
-			at[i], errs[i] = s.locate(ctx, start, from)
-		})
-	}
-	group.Wait()
-	to, ends, answered, known := Cursor{}, Cursor{}, false, from == nil
+	to, ends := Cursor{}, Cursor{}
 	gone := from.hasOther(sources) // perhaps with results after the cursor
-	for i, s := range sources {
-		if errs[i] != nil {
-			if p, ok := from[s.Cell]; ok {
-				to[s.Cell] = p
-			}
-			continue
+	var failed error
+	for _, s := range sources {
+		at, read, err := s.locate(ctx, start, from, len(sources) > 1)
+		p, ok := from[s.Cell]
+		switch {
+		case err == nil:
+			to[s.Cell], ends[s.Cell] = at, read.end
+			gone = gone || read.gone
+		case ok:
+			to[s.Cell], failed = p, err
+		default:
+			return nil, err
 		}
-		answered = true
-		to[s.Cell], ends[s.Cell] = at[i].position, at[i].end
-		gone, known = gone || at[i].gone, known || at[i].known
 	}
 	switch {
-	case !answered:
-		return nil, errors.Join(errs...)
-	case gone || !known: // a cursor of no cell is of another deployment
+	case len(ends) == 0:
+		return nil, failed
+	case gone:
 		return nil, &GoneError{ends}
 	}
 	return to, nil
@@ -158,60 +149,39 @@ func (f *Feed) Locate(ctx context.Context, start Start) (Cursor, error) {
 // hasOther reports whether the cursor has a position in a cell that is none of the sources.
 func (c Cursor) hasOther(sources []*source) bool {
 	for cell := range c {
-		if cell != "" && !slices.ContainsFunc(sources, func(s *source) bool { return s.Cell == cell }) {
+		if !slices.ContainsFunc(sources, func(s *source) bool { return s.Cell == cell }) {
 			return true
 		}
 	}
 	return false
 }
 
-// read returns the sources to read from, tailed or not.
-func (f *Feed) read() (sources []*source) {
-	for _, one := range f.cfg.Sources() {
-		sources = append(sources, f.source(one))
-	}
-	return sources
-}
-
 // cellTimeout is how long to wait for one of several cells.
 const cellTimeout = time.Second
 
-// located is where a stream begins in a source.
-type located struct {
-	position
-	end   position
-	gone  bool
-	known bool // the cursor has a position in it
-}
-
-// locate returns where a stream begins in a source. from is nil without a cursor. A cell that is not in the
-// cursor was added later, so its results are read from the first one on.
-func (s *source) locate(ctx context.Context, start Start, from Cursor) (located, error) {
-	p, ok := from[s.Cell]
-	if former, single := from[""]; !ok && single { // the cursor is older than the cells
-		end, err := s.readAt(ctx, atEnd, position{})
-		if err != nil {
-			return located{}, err
-		}
-		p, ok = former, former.epoch == end.end.epoch
+// locate returns where a stream begins in a source, one of several or the only one, and what was read there. from is
+// nil without a cursor. A cell that is not in the cursor was added later, so its results are read from the first on.
+func (s *source) locate(
+	ctx context.Context, start Start, from Cursor, several bool,
+) (at position, read page, err error) {
+	if several {
+		limited, cancel := context.WithTimeout(ctx, cellTimeout)
+		defer cancel()
+		ctx = limited
 	}
+	p, ok := from[s.Cell]
 	switch {
 	case from == nil && !start.Oldest:
-		read, err := s.readAt(ctx, atEnd, position{})
-		return located{position: read.end, end: read.end}, err
+		read, err = s.readAt(ctx, atEnd, position{})
+		return read.end, read, err
 	case ok:
-		read, err := s.readAt(ctx, p.entry.String(), p)
-		return located{p, read.end, read.gone, true}, err
+		read, err = s.readAt(ctx, p.entry.String(), p)
+		return p, read, err
 	}
-	first, read, err := s.first(ctx)
-	return located{first, read.end, from != nil && read.removed > 0, false}, err
-}
-
-// first returns the position before the first entry that is kept.
-func (s *source) first(ctx context.Context) (position, page, error) {
-	read, err := s.readAt(ctx, atStart, position{})
-	if err != nil || read.end.entry == (entryID{}) {
+	read, err = s.readAt(ctx, atStart, position{})
+	read.gone = from != nil && read.removed > 0
+	if read.end.entry == (entryID{}) { // the stream is empty
 		return read.end, read, err
 	}
-	return position{epoch: read.end.epoch, added: read.removed}, read, nil
+	return position{epoch: read.end.epoch, added: read.removed}, read, err
 }

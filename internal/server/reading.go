@@ -27,6 +27,8 @@ type Reading struct {
 	Reader *access.Reader
 	Feed   *feed.Feed // serves results; nil disables it
 
+	MaxStreams int // of results, of which an app has at most half; default [mostStreams]
+
 	Followers *feed.Followers // stores the reports of followers; nil disables it
 
 	// Cells finds the readers of other cells, to which requests for their repositories are forwarded through
@@ -42,7 +44,8 @@ type Reading struct {
 	forwards slotsByCell // to readers of other cells
 	archives slots
 	lists    slots // of repositories
-	scans    turns
+	streams  slots // of results
+	scans    access.Turns
 	digests  digests
 	git      *gitserve.Handler
 }
@@ -144,36 +147,47 @@ func (s *Reading) refuse(w http.ResponseWriter, r *http.Request, cfg Config, err
 	for _, name := range []string{"ETag", "Content-Type", "Content-Disposition", "Lockstep-Ref", "Lockstep-Commit"} {
 		w.Header().Del(name)
 	}
+	status, shown := cfg.refusal(r.Context(), shownPath(r), err)
+	p, isProblem := errors.AsType[problem](err)
 	switch {
-	case errors.Is(err, access.ErrNoToken), errors.Is(err, access.ErrUnknownToken):
-		w.Header().Add("WWW-Authenticate", `Bearer realm="lockstep"`)
-		w.Header().Add("WWW-Authenticate", `Basic realm="lockstep"`)
-		fail(w, http.StatusUnauthorized, err)
-	case errors.Is(err, access.ErrClearText):
-		fail(w, http.StatusForbidden, err)
-	case errors.Is(err, access.ErrNotFound):
-		fail(w, http.StatusNotFound, access.ErrNotFound)
-	case errors.Is(err, errBusy), errors.Is(err, errBusyArchives), errors.Is(err, errBusyLists),
-		errors.Is(err, feed.ErrBusyApp), errors.Is(err, feed.ErrTooManyFollowers):
-		w.Header().Set("Retry-After", retryAfter)
-		fail(w, http.StatusTooManyRequests, err)
+	case status > 0:
+	case isProblem:
+		status, shown = p.status, p.error
 	case isUnreached(err):
 		logUnreached(r, cfg, err)
-		fail(w, http.StatusBadGateway, err)
-	case errors.Is(err, feed.ErrBusy), errors.Is(err, feed.ErrClosed):
-		w.Header().Set("Retry-After", retryAfter)
-		fail(w, http.StatusServiceUnavailable, err)
-	case errors.Is(err, access.ErrReplaced), errors.Is(err, access.ErrNoState), errors.Is(err, archive.ErrAltered):
-		cfg.Log.WarnContext(r.Context(), "tree cannot be served", "path", shownPath(r), "error", err)
-		w.Header().Set("Retry-After", retryAfter)
-		fail(w, http.StatusServiceUnavailable, err)
-	case events.ClassOf(err) == events.ClassVolume || isFileError(err):
-		cfg.Log.ErrorContext(r.Context(), "volume cannot be read", "error", err)
-		w.Header().Set("Retry-After", retryAfter)
-		fail(w, http.StatusServiceUnavailable, errors.New("the volume of this process cannot be read; see /readyz?verbose"))
+		status = http.StatusBadGateway
 	default:
 		failWith(w, err)
+		return
 	}
+	switch status {
+	case http.StatusUnauthorized:
+		w.Header().Add("WWW-Authenticate", `Bearer realm="lockstep"`)
+		w.Header().Add("WWW-Authenticate", `Basic realm="lockstep"`)
+	case http.StatusTooManyRequests, http.StatusServiceUnavailable:
+		w.Header().Set("Retry-After", retryAfter)
+	}
+	fail(w, status, shown)
+}
+
+// refusal returns the status for an error of access, a tree or the volume, and the error to show. It returns 0 and err
+// for another error. what is in the log.
+func (cfg Config) refusal(ctx context.Context, what string, err error) (status int, shown error) {
+	switch {
+	case errors.Is(err, access.ErrNoToken), errors.Is(err, access.ErrUnknownToken):
+		return http.StatusUnauthorized, err
+	case errors.Is(err, access.ErrClearText):
+		return http.StatusForbidden, err
+	case errors.Is(err, access.ErrNotFound):
+		return http.StatusNotFound, access.ErrNotFound
+	case errors.Is(err, access.ErrReplaced), errors.Is(err, access.ErrNoState), errors.Is(err, archive.ErrAltered):
+		cfg.Log.WarnContext(ctx, "tree cannot be served", "path", what, "error", err)
+		return http.StatusServiceUnavailable, err
+	case events.ClassOf(err) == events.ClassVolume || isFileError(err):
+		cfg.Log.ErrorContext(ctx, "volume cannot be read", "error", err)
+		return http.StatusServiceUnavailable, errors.New("the volume of this process cannot be read; see /readyz?verbose")
+	}
+	return 0, err
 }
 
 // shownPath returns the path of a request for the log, without what a sender may add to a file's name.

@@ -68,7 +68,7 @@ func (s *Reading) sendArchive(w http.ResponseWriter, r *http.Request, from reque
 func (s *Reading) summarize(
 	r *http.Request, from request, contents *archive.Contents,
 ) (summary archive.Summary, err error) {
-	err = s.scans.run(r.Context(), from.who.App, func() (err error) {
+	err = s.scans.Run(r.Context(), from.who.App, func() (err error) {
 		summary, err = contents.Summary(r.Context())
 		return err
 	})

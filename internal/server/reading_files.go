@@ -75,7 +75,7 @@ func (s *Reading) sendFile(w http.ResponseWriter, r *http.Request, from request)
 	defer o.Close()
 	name := r.PathValue("path")
 	var file *archive.File
-	err = s.scans.run(r.Context(), from.who.App, func() (err error) {
+	err = s.scans.Run(r.Context(), from.who.App, func() (err error) {
 		file, err = o.contents(nil).Open(r.Context(), name)
 		return err
 	})
@@ -135,7 +135,7 @@ func (s *Reading) listFiles(w http.ResponseWriter, r *http.Request, from request
 	defer o.Close()
 	var page []archive.Entry
 	more := false
-	err = s.scans.run(r.Context(), from.who.App, func() (err error) {
+	err = s.scans.Run(r.Context(), from.who.App, func() (err error) {
 		page, more, err = o.contents(paths).Page(r.Context(), string(after), cmp.Or(limit, 100))
 		return err
 	})

@@ -9,7 +9,7 @@ import (
 	"lockstep/internal/feed"
 )
 
-const maxReport = 128 << 10 // bytes; the cursor has up to 150 for each cell
+const maxReport = 16 << 10 // bytes; the cursor has up to 8 KB
 
 // putFollower stores the report of a follower.
 func (s *Reading) putFollower(w http.ResponseWriter, r *http.Request, from request) error {
@@ -31,6 +31,8 @@ func (s *Reading) putFollower(w http.ResponseWriter, r *http.Request, from reque
 	switch err := s.Followers.Put(r.Context(), from.who.App, r.PathValue("name"), token, report); {
 	case errors.Is(err, feed.ErrBadReport):
 		return badRequest(err)
+	case errors.Is(err, feed.ErrTooManyFollowers):
+		return problem{err, http.StatusTooManyRequests}
 	case err != nil:
 		return err
 	}

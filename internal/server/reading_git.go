@@ -67,40 +67,26 @@ func (g gitSource) Open(ctx context.Context, r *http.Request) (*gitserve.Repo, e
 	name, ok := gitserve.Path(r, gitPath)
 	who, err := g.gate.Identify(r) // first, so that nobody else learns which paths are valid
 	if err != nil {
-		return nil, g.refusal(ctx, err)
+		return nil, g.refusal(ctx, name, err)
 	}
 	repo, err := events.ParseRepoPath(name)
 	if !ok || err != nil {
-		return nil, g.refusal(ctx, access.ErrNotFound)
+		return nil, g.refusal(ctx, name, access.ErrNotFound)
 	}
 	visible, err := g.Reader.Visible(ctx, who, repo)
 	if err != nil {
-		return nil, g.refusal(ctx, err)
+		return nil, g.refusal(ctx, name, err)
 	}
 	return g.repo(visible, who), nil
 }
 
 // refusal returns an error as Git's client gets it.
-func (g gitSource) refusal(ctx context.Context, err error) error {
-	status, text := http.StatusServiceUnavailable, err.Error()
-	switch {
-	case errors.Is(err, access.ErrNoToken), errors.Is(err, access.ErrUnknownToken):
-		status = http.StatusUnauthorized
-	case errors.Is(err, access.ErrClearText):
-		status = http.StatusForbidden
-	case errors.Is(err, access.ErrNotFound):
-		status, text = http.StatusNotFound, access.ErrNotFound.Error()
-	case errors.Is(err, access.ErrReplaced):
-		text = access.ErrReplaced.Error()
-	case errors.Is(err, access.ErrNoState):
-		text = access.ErrNoState.Error()
-	case events.ClassOf(err) == events.ClassVolume || isFileError(err):
-		g.cfg.Log.ErrorContext(ctx, "volume cannot be read", "error", err)
-		text = "the volume of this process cannot be read; see /readyz?verbose"
-	default:
+func (g gitSource) refusal(ctx context.Context, repo string, err error) error {
+	status, shown := g.cfg.refusal(ctx, repo, err)
+	if status == 0 {
 		return err
 	}
-	return &gitserve.Refusal{Status: status, Text: text}
+	return &gitserve.Refusal{Status: status, Text: shown.Error()}
 }
 
 // repo returns a repository with the refs that are visible.
@@ -128,7 +114,7 @@ func (g gitSource) repo(visible access.Visible, who access.Identity) *gitserve.R
 	repo.Pin = func(ctx context.Context, wants []object.ID) (*gitserve.Pinned, error) {
 		pinned, err := g.pin(ctx, visible, who, wants)
 		if err != nil {
-			return nil, g.refusal(ctx, err)
+			return nil, g.refusal(ctx, repo.Name, err)
 		}
 		return pinned, nil
 	}

@@ -1,11 +1,10 @@
 package server
 
 import (
-	"context"
 	"fmt"
 	"net/http"
-	"runtime"
 	"sync"
+	"syscall"
 	"time"
 )
 
@@ -66,16 +65,34 @@ const (
 
 	maxLists    = 16 // each scans up to 10,000 repositories in Redis, or 1,000 results
 	maxListsApp = 4
+
+	maxStreams = 5000 // each takes some 40 KB
 )
 
 var (
-	errBusyArchives = fmt.Errorf("this process makes %d archives already, or %d for this app; "+
-		"try again, or ask another process", maxArchives, maxArchivesApp)
-	errBusy = fmt.Errorf("this process has %d requests already, or %d of this app; try again, "+
-		"or ask another process", maxRequests, maxRequestsApp)
-	errBusyLists = fmt.Errorf("this process reads %d lists of repositories already, or %d for this app; "+
-		"try again, or ask another process", maxLists, maxListsApp)
+	errBusyArchives = busy("this process makes %d archives already, or %d for this app; try again, or ask another process",
+		maxArchives, maxArchivesApp)
+	errBusy = busy("this process has %d requests already, or %d of this app; try again, or ask another process",
+		maxRequests, maxRequestsApp)
+	errBusyLists = busy("this process reads %d lists of repositories already, or %d for this app; try again, or ask "+
+		"another process", maxLists, maxListsApp)
+	errBusyStreams = busy("this process has as many streams of results as it allows, or half of them are of this app; " +
+		"close some, or ask another process")
 )
+
+func busy(format string, args ...any) error {
+	return problem{fmt.Errorf(format, args...), http.StatusTooManyRequests}
+}
+
+// mostStreams returns how many streams of results this process may have, unless it is configured: 5,000, or three
+// quarters of the limit of open files if that is less.
+func mostStreams() int {
+	var limit syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
+		return maxStreams
+	}
+	return int(min(maxStreams, limit.Cur/4*3))
+}
 
 // take takes a slot for an app, or returns busy. Call release when done.
 func (s *slots) take(app string, most, mostApp int, busy error) (release func(), err error) {
@@ -97,52 +114,4 @@ func (s *slots) take(app string, most, mostApp int, busy error) (release func(),
 			delete(s.by, app)
 		}
 	}, nil
-}
-
-// turns limits how many lists of files are read at once for each app, to half of the CPUs: with many globs, a
-// list of many files takes seconds. The zero value is ready to use.
-type turns struct {
-	mu sync.Mutex
-	by map[string]*turn
-}
-
-type turn struct {
-	running chan struct{}
-	users   int // that run or wait
-}
-
-// run calls f, once fewer than the maximum of the app's calls run.
-func (t *turns) run(ctx context.Context, app string, f func() error) error {
-	one := t.join(app)
-	defer t.leave(app, one)
-	select {
-	case one.running <- struct{}{}:
-		defer func() { <-one.running }()
-		return f()
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
-}
-
-func (t *turns) join(app string) *turn {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	one := t.by[app]
-	if one == nil {
-		one = &turn{running: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2))}
-		if t.by == nil {
-			t.by = map[string]*turn{}
-		}
-		t.by[app] = one
-	}
-	one.users++
-	return one
-}
-
-func (t *turns) leave(app string, one *turn) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if one.users--; one.users == 0 {
-		delete(t.by, app)
-	}
 }

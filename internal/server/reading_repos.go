@@ -3,9 +3,7 @@ package server
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
-	"io"
 	"net/http"
 	"net/url"
 	"time"
@@ -55,7 +53,7 @@ func (s *Reading) orForApps(cfg Config, open http.Handler, next reader) http.Han
 	})
 }
 
-// listReadable lists the repositories that an app reads. It sends each as soon as it is read.
+// listReadable lists the repositories that an app reads.
 func (s *Reading) listReadable(w http.ResponseWriter, r *http.Request, from request) error {
 	if from.who.Operator {
 		return s.asOperator(w, r, listRepos(s.Repos, anyRequest))
@@ -84,9 +82,7 @@ func (s *Reading) listReadable(w http.ResponseWriter, r *http.Request, from requ
 		return err
 	}
 	defer release()
-	answer := newPatient(w)
-	w.Header().Set("Content-Type", "application/json")
-	before := `{"repos":[`
+	shown := readablePage{Repos: []ReadableRepo{}}
 	page := watch.Query{App: from.who.App, Prefix: query.Get("prefix"), After: after, Limit: cmp.Or(limit, 100)}
 	next, err := s.Reader.List(r.Context(), page, func(visible access.Visible) error {
 		if s.Cells != nil && !s.Cells.IsHere(visible.Repo) {
@@ -96,36 +92,18 @@ func (s *Reading) listReadable(w http.ResponseWriter, r *http.Request, from requ
 				return nil
 			}
 		}
-		shown, err := s.readable(r, from, visible)
-		if err != nil {
-			return err
-		}
-		document, err := json.Marshal(shown)
-		if err != nil {
-			return err
-		}
-		_, err = io.WriteString(answer, before+string(document))
-		before = ","
+		one, err := s.readable(r, from, visible)
+		shown.Repos = append(shown.Repos, one)
 		return err
 	})
 	if errors.Is(err, watch.ErrBadAfter) {
 		return badRequest(err)
 	}
 	if err != nil {
-		return s.abort(answer, r, from, err)
+		return err
 	}
-	if before != "," {
-		_, _ = io.WriteString(answer, before)
-	}
-	end := "]}\n"
-	if next = nextOf(next); next != "" {
-		document, err := json.Marshal(next)
-		if err != nil {
-			return s.abort(answer, r, from, err)
-		}
-		end = `],"next":` + string(document) + "}\n"
-	}
-	_, _ = io.WriteString(answer, end) // the client may have left
+	shown.Next = nextOf(next)
+	reply(newPatient(w), http.StatusOK, shown)
 	return nil
 }
 

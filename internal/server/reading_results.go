@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"errors"
 	"net/http"
 
@@ -17,7 +18,8 @@ func (s *Reading) sendResults(w http.ResponseWriter, r *http.Request, from reque
 	if err != nil {
 		return err
 	}
-	release, err := s.Feed.Reserve(from.who.App)
+	most := cmp.Or(s.MaxStreams, mostStreams())
+	release, err := s.streams.take(from.who.App, most, max(1, most/2), errBusyStreams)
 	if err != nil {
 		return err
 	}
@@ -38,7 +40,9 @@ func (s *Reading) sendResults(w http.ResponseWriter, r *http.Request, from reque
 	if !from.who.Operator {
 		who.Token = access.HashOf(access.TokenOf(r))
 	}
-	s.Feed.Serve(w, r, who)
+	if err := s.Feed.Serve(w, r, who); err != nil {
+		return problem{err, http.StatusServiceUnavailable}
+	}
 	return nil
 }
 

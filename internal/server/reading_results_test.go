@@ -31,7 +31,7 @@ func newFeed(t *testing.T, redisServer *redistest.Server, reading *server.Readin
 		Redis: redisServer.Client(), Reader: stream.NewReader(blocking), Sources: func() []feed.Source {
 			return []feed.Source{{Namespace: events.DefaultNamespace, Audiences: reading.Reader.Audiences}}
 		}, Removed: reading.Tokens.Removed,
-		MaxApp: 8, Max: 10, Check: 20 * time.Millisecond, Log: slog.New(slog.DiscardHandler),
+		Check: 20 * time.Millisecond, Log: slog.New(slog.DiscardHandler),
 	}))(t)
 	t.Cleanup(func() { results.Close(); blocking.Close() })
 	return results
@@ -177,18 +177,20 @@ func TestRefusedStreams(t *testing.T) {
 	if resp.StatusCode != http.StatusOK || resp.Header.Get("Content-Type") != "text/event-stream" {
 		t.Errorf("HEAD: %s %v", resp.Status, resp.Header)
 	}
+	refused := func(token, name string) {
+		t.Helper()
+		if resp, body := l.request(token, url); resp.StatusCode != http.StatusTooManyRequests || resp.Header.Get("Retry-After") == "" {
+			t.Errorf("%s: %s %s", name, resp.Status, body)
+		}
+	}
 	for range 6 { // of 8; two are open
 		l.events(l.docs, "")
 	}
-	if resp, body := l.request(l.docs, url); resp.StatusCode != http.StatusTooManyRequests || resp.Header.Get("Retry-After") == "" {
-		t.Errorf("nine streams of an app: %s %s", resp.Status, body)
-	}
-	for range 2 {
+	refused(l.docs, "nine streams of an app")
+	for range 8 {
 		l.events(l.scan, "")
 	}
-	if resp, body := l.request(l.scan, url); resp.StatusCode != http.StatusServiceUnavailable || resp.Header.Get("Retry-After") == "" {
-		t.Errorf("eleven streams: %s %s", resp.Status, body)
-	}
+	refused("operator", "seventeen streams")
 }
 
 // TestStoppingEndsStreamsFirst stops a server with a stream and a request that takes longer.

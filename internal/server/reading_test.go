@@ -19,10 +19,8 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -86,6 +84,7 @@ func newLibrary(t *testing.T) *library {
 			Volume: func(context.Context) (*volume.Volume, error) { return volume.ViewVolume(l.vol.Root()) },
 		}},
 	}
+	l.cfg.Reading.MaxStreams = 16
 	l.cfg.Reading.Feed, l.cfg.Reading.Followers = newFeed(t, l.redis, l.cfg.Reading), feed.NewFollowers(l.client, "", namespace, namespace)
 	l.serve()
 	return l
@@ -581,73 +580,56 @@ func TestCopiesWithoutState(t *testing.T) {
 	}
 }
 
-// TestArchivesOfAnAppAreLimited holds as many archives as one app may have.
-func TestArchivesOfAnAppAreLimited(t *testing.T) {
+// TestResponsesToAnAppAreLimited holds as many archives, or files, as one app may have.
+func TestResponsesToAnAppAreLimited(t *testing.T) {
 	t.Parallel()
-	l := newLibrary(t)
 	noise := make([]byte, 16<<20) // more than the buffers of a connection
 	_, _ = rand.Read(noise)       // never fails
-	l.push("acme/widgets", gitserver.Edit{Write: map[string]string{"noise": string(noise)}})
-	l.sync("acme/widgets", "", "docs", "scan")
-	l.watch("scan", "acme/widgets", "")
-	open := func(token string) *http.Response {
-		r := testenv.Must(http.NewRequestWithContext(t.Context(), http.MethodGet, l.url+"acme/widgets/archive", nil))(t)
-		r.Header.Set("Authorization", "Bearer "+token)
-		return testenv.Must(http.DefaultClient.Do(r))(t)
-	}
-	var held []*http.Response
-	for range 4 {
-		held = append(held, open(l.docs))
-	}
-	for _, route := range []string{"archive", "artifact"} {
-		if resp, body := l.get(l.docs, "acme/widgets/"+route); resp.StatusCode != http.StatusTooManyRequests || resp.Header.Get("Retry-After") == "" || resp.Header.Get("ETag") != "" {
-			t.Errorf("%s: %s %s", route, resp.Status, body)
-		}
-	}
-	if other := open(l.scan); other.StatusCode != http.StatusOK {
-		t.Errorf("another app: %s", other.Status)
-	} else {
-		other.Body.Close()
-	}
-	for _, resp := range held {
-		if n, err := io.Copy(io.Discard, resp.Body); resp.StatusCode != http.StatusOK || n < 16<<20 || err != nil {
-			t.Errorf("%s, %d bytes, %v", resp.Status, n, err)
-		}
-		resp.Body.Close()
-	}
-	if resp, _ := l.get(l.docs, "acme/widgets/archive"); resp.StatusCode != http.StatusOK {
-		t.Errorf("afterwards: %s", resp.Status)
-	}
-}
-
-// TestFilesOfAnAppAreLimited holds as many files as one app may have.
-func TestFilesOfAnAppAreLimited(t *testing.T) {
-	t.Parallel()
-	l := newLibrary(t)
-	l.push("acme/widgets", gitserver.Edit{Write: map[string]string{"large": strings.Repeat("x", 16<<20)}}) // more than the buffers of a connection
-	l.sync("acme/widgets", "", "docs", "scan")
-	l.watch("scan", "acme/widgets", "")
-	var held []*http.Response
-	for range 64 {
-		r := testenv.Must(http.NewRequestWithContext(t.Context(), http.MethodGet, l.url+"acme/widgets/files/large", nil))(t)
-		r.Header.Set("Authorization", "Bearer "+l.docs)
-		held = append(held, testenv.Must(http.DefaultClient.Do(r))(t))
-	}
-	for _, path := range []string{"acme/widgets/files/README", "acme/widgets/tree", "acme/widgets/refs", "acme/secret/tree", "acme/none/tree"} {
-		if resp, body := l.get(l.docs, path); resp.StatusCode != http.StatusTooManyRequests || resp.Header.Get("Retry-After") == "" {
-			t.Errorf("%s: %s %s", path, resp.Status, body)
-		}
-	}
-	for _, route := range []string{"files/README", "tree"} {
-		if resp, body := l.get(l.scan, "acme/widgets/"+route); resp.StatusCode != http.StatusOK {
-			t.Errorf("another app, %s: %s %s", route, resp.Status, body)
-		}
-	}
-	for _, resp := range held {
-		if resp.StatusCode != http.StatusOK {
-			t.Error(resp.Status)
-		}
-		resp.Body.Close()
+	for name, tc := range map[string]struct {
+		most    int
+		held    string
+		refused []string // then
+		served  []string // to another app
+	}{
+		"archives": {4, "acme/widgets/archive", []string{"acme/widgets/archive", "acme/widgets/artifact"}, []string{"acme/widgets/archive"}},
+		"files": {
+			64, "acme/widgets/files/noise",
+			[]string{"acme/widgets/files/README", "acme/widgets/tree", "acme/widgets/refs", "acme/secret/tree", "acme/none/tree"},
+			[]string{"acme/widgets/files/README", "acme/widgets/tree"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			l := newLibrary(t)
+			l.push("acme/widgets", gitserver.Edit{Write: map[string]string{"noise": string(noise)}})
+			l.sync("acme/widgets", "", "docs", "scan")
+			l.watch("scan", "acme/widgets", "")
+			var held []*http.Response
+			for range tc.most {
+				r := testenv.Must(http.NewRequestWithContext(t.Context(), http.MethodGet, l.url+tc.held, nil))(t)
+				r.Header.Set("Authorization", "Bearer "+l.docs)
+				held = append(held, testenv.Must(http.DefaultClient.Do(r))(t))
+			}
+			for _, path := range tc.refused {
+				if resp, body := l.get(l.docs, path); resp.StatusCode != http.StatusTooManyRequests || resp.Header.Get("Retry-After") == "" || resp.Header.Get("ETag") != "" {
+					t.Errorf("%s: %s %s", path, resp.Status, body)
+				}
+			}
+			for _, path := range tc.served {
+				if resp, _ := l.get(l.scan, path); resp.StatusCode != http.StatusOK {
+					t.Errorf("another app, %s: %s", path, resp.Status)
+				}
+			}
+			for _, resp := range held {
+				if n, err := io.Copy(io.Discard, resp.Body); resp.StatusCode != http.StatusOK || n < 16<<20 || err != nil {
+					t.Errorf("%s, %d bytes, %v", resp.Status, n, err)
+				}
+				resp.Body.Close()
+			}
+			if resp, _ := l.get(l.docs, tc.refused[0]); resp.StatusCode != http.StatusOK {
+				t.Errorf("afterwards: %s", resp.Status)
+			}
+		})
 	}
 }
 
@@ -668,37 +650,6 @@ func TestSlowClientsAreCutOff(t *testing.T) {
 		if got := server.Patience(tc.sent, tc.waited); got != tc.want {
 			t.Errorf("%s: %v, want %v", name, got, tc.want)
 		}
-	}
-}
-
-// TestListsOfAnAppAreReadInTurn has more requests than half of the CPUs.
-func TestListsOfAnAppAreReadInTurn(t *testing.T) {
-	t.Parallel()
-	var turns server.Turns
-	most, ended := max(1, runtime.GOMAXPROCS(0)/2), errors.New("ended")
-	running, proceed := make(chan bool), make(chan bool)
-	var all sync.WaitGroup
-	for range most {
-		all.Go(func() {
-			err := turns.Run(t.Context(), "docs", func() error { running <- true; <-proceed; return ended })
-			if !errors.Is(err, ended) {
-				t.Error(err)
-			}
-		})
-		<-running
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	if err := turns.Run(ctx, "docs", func() error { t.Error("one more runs"); return nil }); !errors.Is(err, context.Canceled) {
-		t.Errorf("one more: %v", err)
-	}
-	if err := turns.Run(t.Context(), "scan", func() error { return ended }); !errors.Is(err, ended) {
-		t.Errorf("another app: %v", err)
-	}
-	close(proceed)
-	all.Wait()
-	if n := turns.Apps(); n != 0 {
-		t.Errorf("%d apps are left", n)
 	}
 }
 
