@@ -222,7 +222,9 @@ func (s placedStates) LoadReadable(ctx context.Context, repo events.RepoPath) (s
 }
 
 // DeniedOf implements [access.States].
-func (s placedStates) DeniedOf(ctx context.Context, repo events.RepoPath, pairs [][2]string) (denied []bool, err error) {
+func (s placedStates) DeniedOf(
+	ctx context.Context, repo events.RepoPath, pairs [][2]string,
+) (denied []bool, err error) {
 	if s.placed.ask(ctx, s.cell, repo, func(ctx context.Context, at cells.Member) error {
 		denied, err = state.NewStore(s.placed.set.Redis(), at.Namespace).DeniedOf(ctx, repo, pairs)
 		return err

@@ -18,9 +18,9 @@ import (
 	"lockstep/internal/watch"
 )
 
-// cellIntakes takes webhooks for the watches of all cells, or of the only deployment. Each cell has an intake and a spool
-// of its own, so that one that does not answer holds up no other. Each deduplicates deliveries by itself, in the step that
-// adds the changes: if one fails, the forge repeats the delivery, and the others ignore it.
+// cellIntakes takes webhooks for the watches of all cells, or of the only deployment. Each cell has an intake and a
+// spool of its own, so that one that does not answer holds up no other. Each deduplicates deliveries by itself, in the
+// step that adds the changes: if one fails, the forge repeats the delivery, and the others ignore it.
 type cellIntakes struct {
 	cfg    Config
 	client redis.UniversalClient

@@ -69,7 +69,8 @@ func (m moves) plan(ctx context.Context) {
 	}
 	var searched time.Duration
 	defer func() { // a failure delays the next plan to the end of the claim
-		_ = m.redis.PExpire(context.WithoutCancel(ctx), m.cfg.Namespace().Rebalance(), max(planEvery/2, planShare*searched)).Err()
+		_ = m.redis.PExpire(context.WithoutCancel(ctx), m.cfg.Namespace().Rebalance(),
+			max(planEvery/2, planShare*searched)).Err()
 	}()
 	left, err := m.leaving(ctx)
 	searched = time.Since(began)

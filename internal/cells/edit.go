@@ -157,10 +157,10 @@ func (d *Directory) Register(ctx context.Context, name, reader string) error {
 	})
 }
 
-// Override places a repository in a cell: until the weights do so, too, or, if pin is set, until the cell is drained. A pin
-// in that cell stays. It can be repeated. It fails with [ErrChanged] if the repository is placed neither in that cell nor
-// in from; "" permits any, for a repository that was renamed within the cell: the new path has been confirmed by the
-// remote, so what had that path is no longer it.
+// Override places a repository in a cell: until the weights do so, too, or, if pin is set, until the cell is drained.
+// A pin in that cell stays. It can be repeated. It fails with [ErrChanged] if the repository is placed neither in that
+// cell nor in from; "" permits any, for a repository that was renamed within the cell: the new path has been confirmed
+// by the remote, so what had that path is no longer it.
 func (d *Directory) Override(ctx context.Context, repo events.RepoPath, from, to string, pin bool) error {
 	for range maxAttempts {
 		if err := d.Refresh(ctx); err != nil {
@@ -278,7 +278,8 @@ func (d *Directory) forget(ctx context.Context, fn func(string, override) bool) 
 
 // change runs place.lua, and refreshes the copy. It reports whether an override is another one than expected.
 func (d *Directory) change(ctx context.Context, triples []any) (refused bool, err error) {
-	n, err := placeScript.Run(ctx, d.redis, []string{placedKey, epochKey, logKey}, append([]any{logEntries}, triples...)...).Int()
+	keys := []string{placedKey, epochKey, logKey}
+	n, err := placeScript.Run(ctx, d.redis, keys, append([]any{logEntries}, triples...)...).Int()
 	if err != nil {
 		return false, fmt.Errorf("change the directory of cells: %w", err)
 	}

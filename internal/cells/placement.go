@@ -14,8 +14,8 @@ type Share struct {
 
 // Placement divides keys among cells by weighted rendezvous hashing (Thaler and Ravishankar 1998; weights by
 // Schindelhauer and Schomaker 2005): a key has an exponentially distributed value for each cell, and belongs
-// to the cell with the smallest quotient of value and weight. Logarithms of other processors may differ in the last of 53
-// bits, which decides nothing in practice. Safe for concurrent use.
+// to the cell with the smallest quotient of value and weight. Logarithms of other processors may differ in the last of
+// 53 bits, which decides nothing in practice. Safe for concurrent use.
 type Placement struct {
 	names   []string
 	seeds   []uint64

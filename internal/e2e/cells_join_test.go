@@ -84,6 +84,9 @@ func TestCellJoinsWhateverDies(t *testing.T) {
 	j := startJoining(t, sized(40, 10_000))
 	asked := j.asked()
 	j.deaths = true
+	for _, name := range joinedCells {
+		j.plan(name, false)
+	}
 	fifth := j.addWeighted("eu-5", sized(9*cells.DefaultWeight, cells.DefaultWeight)) // of few repositories, enough have to move
 	j.workers[fifth.name] = j.startWorker(fifth)
 	j.workers[fifth.name].AwaitLog("worker takes changes")
@@ -104,7 +107,7 @@ func TestCellJoinsWhateverDies(t *testing.T) {
 		}
 	})
 	t.Logf("killed: %v", kills)
-	if kills["masters"] != 1 || kills["workers of eu-5"] == 0 || kills["readers"] == 0 {
+	if len(kills) < 5 || kills["masters"] != 1 || kills["workers of eu-5"] == 0 || kills["readers"] == 0 {
 		t.Errorf("killed %v, want a master, workers and readers", kills)
 	}
 	j.check(fifth, asked, len(j.repos)) // without the first clones
@@ -286,7 +289,9 @@ func (j *joining) killAll(fifth *cellUnderTest, n int, kills map[string]int) {
 	for count < n {
 		step, name := steps[count/2%len(steps)], joinedCells[rand.N(len(joinedCells))]
 		j.workers[name].Kill()
-		died, err := runUntilKilled(dir, j.args(j.cells[name]), "move "+step, 1+rand.N(perDeath), time.Duration(sized(5, 20))*time.Second)
+		j.plan(name, true)
+		died, err := runUntilKilled(dir, j.args(j.cells[name]), "move "+step, 1+rand.N(perDeath), time.Duration(sized(10, 20))*time.Second)
+		j.plan(name, false)
 		if err != nil {
 			j.Error(err)
 			return
@@ -317,6 +322,19 @@ func (j *joining) killAll(fifth *cellUnderTest, n int, kills map[string]int) {
 			count++
 		}
 	}
+	for _, name := range joinedCells {
+		j.plan(name, true)
+	}
+}
+
+// plan lets the workers of a cell plan moves, or keeps them from it, so that those do that are killed.
+func (j *joining) plan(cell string, may bool) {
+	key := j.cells[cell].namespace.Rebalance()
+	if may {
+		j.client.Del(j.Context(), key)
+		return
+	}
+	j.client.Set(j.Context(), key, "test", time.Hour)
 }
 
 // answer is a result of a repository in a cell.

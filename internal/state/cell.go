@@ -252,8 +252,8 @@ func (s *Store) runCell(
 }
 
 // Depart marks a repository as moved to another cell, which is the commit point of the move. Its polls end. It is
-// safe to repeat. The rest of the move is due after hold. client is that of the master, for a caller that then waits for
-// replicas.
+// safe to repeat. The rest of the move is due after hold. client is that of the master, for a caller that then waits
+// for replicas.
 func (s *Store) Depart(
 	ctx context.Context, client redis.Scripter, move CellMove, guard locking.Guard, hold time.Duration,
 ) error {
@@ -271,8 +271,8 @@ func (s *Store) Vacate(ctx context.Context, move CellMove, guard locking.Guard) 
 	return s.runCell(ctx, s.redis, vacateScript, move, guard, "vacated", []string{s.namespace.Views(move.Repo)})
 }
 
-// Activate stores the state of a repository that arrives from another cell, in place of what is left of an earlier stay:
-// of which something is to be fetched, or nothing. It is safe to repeat.
+// Activate stores the state of a repository that arrives from another cell, in place of what is left of an earlier
+// stay: of which something is to be fetched, or nothing. It is safe to repeat.
 func (s *Store) Activate(
 	ctx context.Context, move CellMove, guard locking.Guard, fields, views map[string]string, fetches bool,
 ) error {

@@ -46,8 +46,8 @@ type step func(ctx context.Context, lease *locking.Lease) error
 // under calls fn under the repository's lease in a cell, whose fence is above floor.
 func (a *attempt) under(ctx context.Context, in cell, floor uint64, fn step) error {
 	locker, err := locking.New(locking.Config{
-		Redis: a.Redis, PubSub: a.PubSub, Prefix: in.Prefix.Locks(), Lease: a.Lease, Wait: a.Wait, Worker: a.Worker, Log: a.Log,
-		KeyName: "repo",
+		Redis: a.Redis, PubSub: a.PubSub, Prefix: in.Prefix.Locks(), Lease: a.Lease, Wait: a.Wait, Worker: a.Worker,
+		Log: a.Log, KeyName: "repo",
 	})
 	if err != nil {
 		return err

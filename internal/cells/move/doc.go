@@ -20,8 +20,8 @@
 //	requested  in the new cell: its refs are requested from the repository's remote
 //	done       the old cell cleans up
 //
-// From the mark on, the repository is in the set [events.Namespace.Departing] of the old cell. If the process that moves
-// it dies, a [Retirer] of the old cell takes the steps again.
+// From the mark on, the repository is in the set [events.Namespace.Departing] of the old cell. If the process that
+// moves it dies, a [Retirer] of the old cell takes the steps again.
 //
 // The mark freezes the old cell's state and watches: handlers read it under the lease before they work, settling
 // needs the fence of a lease that is still held, and watches of a repository that is marked cannot be

@@ -18,8 +18,8 @@ import (
 	"lockstep/locking"
 )
 
-// Retirer completes moves from its cell that other processes have begun, and cleans up after repositories that have left
-// it: see the package documentation. Any number of processes may run one. All fields are required.
+// Retirer completes moves from its cell that other processes have begun, and cleans up after repositories that have
+// left it: see the package documentation. Any number of processes may run one. All fields are required.
 type Retirer struct {
 	*Mover
 	Cell   string
