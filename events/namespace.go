@@ -74,15 +74,16 @@ func (n Namespace) Working() string { return string(n) + "working" }
 // GC is the lock of the worker that collects garbage. It also records the last run.
 func (n Namespace) GC() string { return string(n) + "gc" }
 
+// Departing is the sorted set of the repositories whose move to another cell has begun, scored by when it is to be
+// completed, in ms.
+func (n Namespace) Departing() string { return string(n) + "departing" }
+
 // Departed is the sorted set of the repositories that were moved to other cells and whose files are still
-// here, scored by the time of the move in ms.
+// here, scored by when the next step is due, in ms.
 func (n Namespace) Departed() string { return string(n) + "departed" }
 
-// Rebalance is the lock of the worker that requests moves to other cells.
+// Rebalance is the lock of the worker that moves repositories to other cells.
 func (n Namespace) Rebalance() string { return string(n) + "rebalance" }
-
-// Arrivals is the prefix of the keys of moves to this cell.
-func (n Namespace) Arrivals() string { return string(n) + "arrivals" }
 
 // Tokens is the hash of the tokens of apps, and the prefix of the times of their last use.
 func (n Namespace) Tokens() string { return string(n) + "tokens" }

@@ -2,8 +2,6 @@ package handlers_test
 
 import (
 	"context"
-	"strconv"
-	"sync"
 	"testing"
 	"time"
 
@@ -17,9 +15,8 @@ import (
 	"lockstep/router"
 )
 
-// twoCells returns the directory of a deployment that has become the cell here, and of one more cell, there. acme/widgets is in the
-// cell at.
-func twoCells(t *testing.T, client redis.UniversalClient, at string) *cells.Directory {
+// twoCells returns the directory of a deployment that has become the cell here, and of one more cell, there. acme/widgets is in that.
+func twoCells(t *testing.T, client redis.UniversalClient) *cells.Directory {
 	t.Helper()
 	ctx := context.Background()
 	d, err := cells.OpenOrNew(ctx, client)
@@ -32,10 +29,8 @@ func twoCells(t *testing.T, client redis.UniversalClient, at string) *cells.Dire
 	if _, err := d.Add(ctx, "there", "", 0); err != nil {
 		t.Fatal(err)
 	}
-	if at == "there" {
-		if _, err := d.Flip(ctx, widgets(t), "here", "there"); err != nil {
-			t.Fatal(err)
-		}
+	if err := d.Override(ctx, widgets(t), "here", "there", false); err != nil {
+		t.Fatal(err)
 	}
 	return d
 }
@@ -81,7 +76,7 @@ func settledHere(client redis.UniversalClient) bool {
 func TestRawEntryOfAnotherCellIsForwarded(t *testing.T) {
 	t.Parallel()
 	ctx, client := context.Background(), startRedis(t)
-	d := twoCells(t, client, "there")
+	d := twoCells(t, client)
 	there := cells.PrefixOf("there")
 	var ids []string
 	for _, id := range []string{"", "my-change"} {
@@ -123,7 +118,7 @@ func TestRawEntryOfAnotherCellIsForwarded(t *testing.T) {
 func TestEntryIsForwardedOnceIfTheWorkerDiesBetweenTheSteps(t *testing.T) {
 	t.Parallel()
 	ctx, client := context.Background(), startRedis(t)
-	d := twoCells(t, client, "there")
+	d := twoCells(t, client)
 	there := cells.PrefixOf("there")
 	entry := publishChange(t, client, events.Change{ID: "c1"})
 	forwarder := &cells.Forwarder{Directory: d, Cell: "here"}
@@ -146,50 +141,5 @@ func TestEntryIsForwardedOnceIfTheWorkerDiesBetweenTheSteps(t *testing.T) {
 	stopWhen(t, func() bool { return settledHere(client) })
 	if n := client.XLen(ctx, there.Changes()).Val(); n != 1 {
 		t.Errorf("%d entries in the other cell, want 1", n)
-	}
-}
-
-// TestOlderCopyParksWhatWasForwardedToIt forwards an entry by an epoch that this cell cannot read, until it can.
-func TestOlderCopyParksWhatWasForwardedToIt(t *testing.T) {
-	t.Parallel()
-	ctx, client := context.Background(), startRedis(t)
-	behind := twoCells(t, client, "here") // its copy says that the repository is here
-	handled := make(chan string, 1)
-	route := forwarding(t, client, behind, func(_ context.Context, job handlers.Job) (handlers.Outcome, error) {
-		handled <- job.Change.ID
-		return handlers.Outcome{Result: job.Result(events.ResultSynced)}, nil
-	})
-	forwarded := message.NewMessage("c1", []byte(`{"repo":"acme/widgets","url":"https://example.com/acme/widgets.git"}`))
-	forwarded.Metadata.Set("lockstep_epoch", strconv.FormatInt(behind.Epoch()+1, 10))
-	if _, err := newPublisher(t, client).Add(ctx, topic, forwarded); err != nil {
-		t.Fatal(err)
-	}
-	parked := make(chan struct{})
-	var once sync.Once
-	route.Before = append([]message.HandlerMiddleware{func(next message.HandlerFunc) message.HandlerFunc {
-		return func(msg *message.Message) ([]*message.Message, error) {
-			produced, err := next(msg)
-			if events.DispositionOf(err) == events.Contention {
-				once.Do(func() { close(parked) })
-			}
-			return produced, err
-		}
-	}}, route.Before...)
-	run(t, route)
-	<-parked
-	select {
-	case id := <-handled:
-		t.Fatalf("%s was handled by an older copy of the directory", id)
-	default:
-	}
-	other, err := cells.Open(ctx, client)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := other.Pin(ctx, widgets(t), "here"); err != nil {
-		t.Fatal(err)
-	}
-	if id := <-handled; id != "c1" {
-		t.Error(id)
 	}
 }

@@ -65,8 +65,8 @@ func TestCloneAtCustomPathStaysAfterRename(t *testing.T) {
 	}
 	known, err := w.states.Load(ctx, mirror)
 	must(t, err)
-	if known.Given("docs", mainRef(t)) != first {
-		t.Errorf("lost what docs was given: %+v", known)
+	if known.Given("docs", mainRef(t)) != first || known.Remote() != is {
+		t.Errorf("lost what docs was given, or the remote: %+v", known)
 	}
 }
 

@@ -118,17 +118,24 @@ func TestDuplicateMoveKeepsNewRepository(t *testing.T) {
 	}
 }
 
-func TestDuplicateMoveKeepsManualSync(t *testing.T) {
-	w := newWorld(t)
-	move := w.renamed()
-	w.mustHandle("2-0", move)
-	w.create(map[string]string{"another": "1"})
-	w.mustHandle("3-0", events.Change{URL: w.git.URL("acme/widgets")})
-	w.mustHandle("4-0", move)
-	must(t, w.git.Delete("acme/widgets"))
-	w.mustHandle("5-0", move)
-	if !w.published() {
-		t.Error("the new repository is no longer published")
+func TestDuplicateMoveKeepsClone(t *testing.T) {
+	for name, published := range map[string]bool{"published": true, "not published": false} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			move := w.renamed()
+			w.mustHandle("2-0", move)
+			w.create(map[string]string{"another": "1"})
+			w.mustHandle("3-0", events.Change{URL: w.git.URL("acme/widgets")})
+			w.mustHandle("4-0", move)
+			if !published {
+				w.mustHandle("5-0", events.Change{Type: events.ChangeRemoved, Repo: w.repo(), Ref: mainRef(t), Force: true})
+			}
+			must(t, w.git.Delete("acme/widgets"))
+			w.mustHandle("6-0", move)
+			if _, there, err := w.handlers.Volume.Published(w.repo()); !there || err != nil || w.published() != published {
+				t.Errorf("at the old path %v, published %v, error %v; want it kept", there, w.published(), err)
+			}
+		})
 	}
 }
 
@@ -302,20 +309,6 @@ func TestMoveOfHiddenRepository(t *testing.T) {
 	w.mustBeWatched(w.repo(), 1)
 }
 
-func TestDuplicateMoveKeepsUnpublishedClone(t *testing.T) {
-	w := newWorld(t)
-	move := w.renamed()
-	w.mustHandle("2-0", move)
-	w.create(map[string]string{"another": "1"})
-	w.mustHandle("3-0", events.Change{URL: w.git.URL("acme/widgets")})
-	w.mustHandle("4-0", events.Change{Type: events.ChangeRemoved, Repo: w.repo(), Ref: mainRef(t), Force: true})
-	must(t, w.git.Delete("acme/widgets"))
-	w.mustHandle("5-0", move)
-	if _, there, err := w.handlers.Volume.Published(w.repo()); !there || err != nil {
-		t.Errorf("at the old path %v, error %v; want it kept", there, err)
-	}
-}
-
 // The conflict in the registry is found before anything moves.
 func TestMoveToPathWatchedAtAnotherRemote(t *testing.T) {
 	w := newWorld(t)
@@ -344,34 +337,6 @@ func TestMoveOfUnknownRepository(t *testing.T) {
 	must(t, err)
 	if !known.IsZero() {
 		t.Errorf("known of the new path: %+v", known)
-	}
-}
-
-func TestMoveOfCustomPathRebindsRemote(t *testing.T) {
-	w := newWorld(t)
-	first := w.create(map[string]string{"a": "1"})
-	mirror := path(t, "mirror/w")
-	w.watchAs(watch.Watch{App: "docs", Repo: mirror, URL: w.git.URL("acme/widgets")}, "")
-	poll := events.Change{Type: events.ChangeDue, Repo: mirror}
-	w.mustHandle("1-0", poll)
-	for _, change := range w.next {
-		w.mustHandle("2-0", change)
-	}
-	must(t, w.git.Rename("acme/widgets", "acme/gadgets"))
-	move := events.Change{Type: events.ChangeMoved, Repo: mirror, To: mirror, URL: w.git.URL("acme/gadgets")}
-	for range 2 {
-		if r := w.mustHandle("3-0", move); r.Type != events.ResultMoved || r.Path != "mirror/w" {
-			t.Errorf("result %+v", r)
-		}
-	}
-	w.mustHandle("4-0", poll)
-	if got := requested(w.next); got != "" {
-		t.Errorf("requested %q, want nothing: docs has %s", got, first)
-	}
-	known, err := w.states.Load(context.Background(), mirror)
-	must(t, err)
-	if known.Remote() != move.URL || known.Given("docs", mainRef(t)) != first {
-		t.Errorf("remote %q, given %v", known.Remote(), known.AllGiven())
 	}
 }
 

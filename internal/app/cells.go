@@ -29,7 +29,7 @@ func OpenCells(ctx context.Context, cfg config.Config, client redis.UniversalCli
 	if err != nil {
 		return nil, err
 	}
-	return cells.Single(client, cells.Member{Name: cell.Name, Namespace: cell.Prefix}), nil
+	return cells.Single(client, cell.Member()), nil
 }
 
 // cellOf returns the cell that cfg names.
@@ -52,12 +52,6 @@ func cellsOf(cfg Config, client redis.UniversalClient) *cells.Set {
 	return cells.All(client, cfg.cells)
 }
 
-// InCell returns cfg for one of the cells of [OpenCells].
-func InCell(cfg config.Config, cell cells.Member) config.Config {
-	cfg.Prefix, cfg.Cell = string(cell.Namespace), cell.Name
-	return cfg
-}
-
 // joinCell opens the directory, waiting for Redis if need be, and returns the configuration of a process of the cell.
 func joinCell(ctx context.Context, cfg Config) (Config, error) {
 	if cfg.Config.Redis == "" {
@@ -73,7 +67,7 @@ func joinCell(ctx context.Context, cfg Config) (Config, error) {
 			cell, err = cellOf(cfg.cells, cfg.Config)
 		}
 		if err == nil && cfg.CellReader != "" {
-			err = cfg.cells.Register(ctx, cell.Name, cfg.CellReader, "")
+			err = cfg.cells.Register(ctx, cell.Name, cfg.CellReader)
 		}
 		return err
 	})
@@ -81,7 +75,7 @@ func joinCell(ctx context.Context, cfg Config) (Config, error) {
 		_ = client.Close()
 		return cfg, err
 	}
-	cfg.Config = InCell(cfg.Config, cells.Member{Name: cell.Name, Namespace: cell.Prefix})
+	cfg.Config = cfg.Config.In(cell.Member())
 	cfg.closeCells = client.Close
 	cfg.Log.InfoContext(ctx, "joined cell", "cell", cell.Name, "prefix", cfg.Prefix)
 	return cfg, nil
@@ -95,7 +89,7 @@ func renaming(cfg Config, handle handlers.Handler) handlers.Handler {
 		if err != nil || outcome.Result.Type != events.ResultMoved || outcome.Result.To.IsZero() {
 			return outcome, err
 		}
-		if _, err := cfg.cells.Adopt(ctx, outcome.Result.To, cfg.Cell); err != nil {
+		if err := cfg.cells.Override(ctx, outcome.Result.To, "", cfg.Cell, true); err != nil {
 			return handlers.Outcome{}, events.Errorf(events.Retryable, events.ClassInternal, "%w", err)
 		}
 		return outcome, nil

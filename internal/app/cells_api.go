@@ -7,20 +7,14 @@ import (
 	"lockstep/events"
 	"lockstep/internal/cells"
 	"lockstep/internal/changes"
-	"lockstep/internal/server"
 )
 
-// placeAPI makes changes go to the cell of their repository, and their progress come from there, if the process belongs
-// to a directory. tracker is of this process' cell.
-func placeAPI(cfg Config, api *server.Config, all *cells.Set, tracker *changes.Tracker) {
-	if cfg.cells == nil {
-		return
-	}
-	api.TopicOf = func(repo events.RepoPath) (string, error) {
-		cell, err := all.Of(repo)
+// topicOf returns the stream of the changes of a repository.
+func topicOf(set *cells.Set) func(events.RepoPath) (string, error) {
+	return func(repo events.RepoPath) (string, error) {
+		cell, err := set.Of(repo)
 		return cell.Namespace.Changes(), err
 	}
-	api.Changes = changesOfAll{all, tracker, cells.Member{Name: cfg.Cell, Namespace: cfg.Namespace()}}
 }
 
 // changesOfAll finds a change in the cell that has its entry. It looks in this process' cell first.

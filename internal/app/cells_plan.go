@@ -10,15 +10,12 @@ import (
 
 	"lockstep/events"
 	"lockstep/internal/cells"
-	"lockstep/internal/cells/move"
+	"lockstep/internal/operate"
 	"lockstep/internal/state"
 	"lockstep/internal/watch"
 )
 
-const (
-	planPage   = 1000
-	planFailed = 20 // failed moves that a plan lists for each cell
-)
+const planPage = 1000
 
 // Repositories yields the repositories of a cell, each once, in no order: those that are watched, and those
 // with a state unless they were removed. It reads Redis page by page, and yields its error at the end.
@@ -72,27 +69,18 @@ func Repositories(
 
 // CellMove is a number of repositories that are to be moved from one cell to another.
 type CellMove struct {
-	From     string `json:"from"`
-	To       string `json:"to"`
-	Repos    int    `json:"repositories"`
-	Bytes    int64  `json:"bytes"`    // of those that were measured
-	Measured int    `json:"measured"` // number of repositories whose size is known
-}
-
-// FailedMove is a requested move whose last attempt failed.
-type FailedMove struct {
-	To string `json:"to"`
-	move.Request
+	From  string `json:"from"`
+	To    string `json:"to"`
+	Repos int    `json:"repositories"`
 }
 
 // CellPlan is what is left to move until the repositories are where the weights of the cells want them.
 type CellPlan struct {
-	Epoch  int64      `json:"epoch"` // of the directory
-	Repos  int        `json:"repositories"`
-	Moves  []CellMove `json:"moves"`  // by cells
-	Strays int        `json:"strays"` // repositories found in a cell where they are not placed
-	// up to 20 moves to each cell; those that are refused keep the weights from taking effect
-	Failed []FailedMove `json:"failed,omitempty"`
+	Epoch int64      `json:"epoch"` // of the directory
+	Repos int        `json:"repositories"`
+	Moves []CellMove `json:"moves"` // by cells
+	// up to 20 moves from each cell, which keep the weights from taking effect
+	Failed []operate.FailedMove `json:"failed,omitempty"`
 	// cells that do not answer; the plan does not have their repositories
 	Missing []cells.Missing `json:"missing,omitempty"`
 }
@@ -100,56 +88,41 @@ type CellPlan struct {
 // Empty reports whether nothing is left to move, as far as all cells have answered.
 func (p CellPlan) Empty() bool { return len(p.Moves) == 0 && len(p.Missing) == 0 }
 
-// PlanCells finds what is left to move, by going through the repositories of all cells. size returns the
-// bytes of a repository in a cell, and false if they are not known; optional.
+// PlanCells finds what is left to move, by going through the repositories of all cells.
 func PlanCells(
 	ctx context.Context, client redis.UniversalClient, directory *cells.Directory,
-	size func(cells.Member, events.RepoPath) (int64, bool),
 ) (CellPlan, error) {
 	if err := directory.Refresh(ctx); err != nil {
 		return CellPlan{}, err
 	}
 	plan := CellPlan{Epoch: directory.Epoch(), Moves: []CellMove{}}
-	moves := map[[2]string]*CellMove{}
+	moves := map[CellMove]int{}
 	answering, missing := cells.All(client, directory).Answering(ctx)
 	plan.Missing = missing
 	for _, cell := range answering {
-		failed, err := move.NewQueue(client, cell.Namespace).Failed(ctx, planFailed)
-		if err != nil {
-			return plan, err
-		}
-		for _, request := range failed {
-			plan.Failed = append(plan.Failed, FailedMove{To: cell.Name, Request: request})
+		if directory.Pending() {
+			left, err := operate.ReadMovesLeft(ctx, client, cell.Namespace)
+			if err != nil {
+				return plan, err
+			}
+			plan.Failed = append(plan.Failed, left.Failed...)
 		}
 		for repo, err := range Repositories(ctx, client, cell) {
 			if err != nil {
 				return plan, err
 			}
+			if directory.Place(repo).Name != cell.Name { // it has left, or is here by mistake
+				continue
+			}
 			plan.Repos++
-			place, target := directory.Place(repo), directory.Target(repo)
-			if place.Name != cell.Name {
-				plan.Strays++
-				continue
-			}
-			if target.Name == cell.Name || target.Name == "" {
-				continue
-			}
-			m := moves[[2]string{cell.Name, target.Name}]
-			if m == nil {
-				m = &CellMove{From: cell.Name, To: target.Name}
-				moves[[2]string{cell.Name, target.Name}] = m
-			}
-			m.Repos++
-			if size == nil {
-				continue
-			}
-			if bytes, ok := size(cell, repo); ok {
-				m.Bytes, m.Measured = m.Bytes+bytes, m.Measured+1
+			if target := directory.Target(repo).Name; target != cell.Name && target != "" {
+				moves[CellMove{From: cell.Name, To: target}]++
 			}
 		}
 	}
-	for _, m := range moves {
-		plan.Moves = append(plan.Moves, *m)
+	for m, repos := range moves {
+		m.Repos = repos
+		plan.Moves = append(plan.Moves, m)
 	}
 	slices.SortFunc(plan.Moves, func(a, b CellMove) int {
 		return cmp.Or(cmp.Compare(a.From, b.From), cmp.Compare(a.To, b.To))

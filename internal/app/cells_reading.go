@@ -50,37 +50,6 @@ func (t cellTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	return t.network.RoundTrip(r)
 }
 
-// readerOfPresent returns a reader of the cell m whose apps are those of a repository's present cell, also while
-// this one serves it.
-func readerOfPresent(client redis.UniversalClient, moved *movedRepos, m cells.Member) access.Reader {
-	return access.Reader{
-		Watches: movedWatches{watch.NewRegistry(client, m.Namespace), moved, m},
-		States:  movedStates{state.NewStore(client, m.Namespace), moved, m},
-	}
-}
-
-// resultSources returns the cells whose results a reader sends, its own first.
-func resultSources(cfg Config, client redis.UniversalClient, own *access.Reader) func() []feed.Source {
-	if cfg.cells == nil {
-		only := []feed.Source{{Namespace: cfg.Namespace(), Audiences: own.Audiences}}
-		return func() []feed.Source { return only }
-	}
-	moved := &movedRepos{set: cells.All(client, cfg.cells)}
-	source := func(m cells.Member) feed.Source {
-		reader := readerOfPresent(client, moved, m)
-		return feed.Source{Cell: m.Name, Namespace: m.Namespace, Audiences: reader.Audiences}
-	}
-	return func() []feed.Source {
-		sources := []feed.Source{source(cells.Member{Name: cfg.Cell, Namespace: cfg.Namespace()})}
-		for _, m := range moved.set.Members() {
-			if m.Name != cfg.Cell {
-				sources = append(sources, source(m))
-			}
-		}
-		return sources
-	}
-}
-
 // answering remembers which cells do not answer, so that not each repository waits for them. The zero value
 // is ready to use.
 type answering struct {
@@ -113,55 +82,63 @@ func (a *answering) ask(ctx context.Context, cell string, fn func(context.Contex
 	return err == nil
 }
 
-// movedRepos finds out who may read the results that a repository has left behind in a cell: those who may in
-// its present one.
-type movedRepos struct {
+// placedRepos finds out who may read what a repository has left behind in a cell: those who may in the cell where it is
+// placed now. A move places it there when its watches and its state are there.
+type placedRepos struct {
 	set       *cells.Set
 	answering answering
 }
 
-// ask calls fn for the cell to which a repository was moved from another one, by the mark there: a copy of
-// the directory may be a second old. It returns false if the repository has not left, if it has not arrived
-// in the other cell yet, so that neither watches nor state are there, or if that does not answer.
-func (m *movedRepos) ask(
+// reader returns a reader of the cell m, which serves repositories while they move to another one, too.
+func (p *placedRepos) reader(m cells.Member) *access.Reader {
+	return &access.Reader{
+		Watches: placedWatches{watch.NewRegistry(p.set.Redis(), m.Namespace), p, m},
+		States:  placedStates{state.NewStore(p.set.Redis(), m.Namespace), p, m},
+	}
+}
+
+// sources returns the cells whose results a reader sends, its own first.
+func (p *placedRepos) sources(own cells.Member) func() []feed.Source {
+	source := func(m cells.Member) feed.Source {
+		return feed.Source{Cell: m.Name, Namespace: m.Namespace, Audiences: p.reader(m).Audiences}
+	}
+	return func() []feed.Source {
+		sources := []feed.Source{source(own)}
+		for _, m := range p.set.Members() {
+			if m.Name != own.Name {
+				sources = append(sources, source(m))
+			}
+		}
+		return sources
+	}
+}
+
+// ask calls fn for the cell where a repository is placed. It returns false if that is from, or does not answer.
+func (p *placedRepos) ask(
 	ctx context.Context, from cells.Member, repo events.RepoPath, fn func(context.Context, cells.Member) error,
 ) bool {
-	known, err := state.NewStore(m.set.Redis(), from.Namespace).Place(ctx, repo)
-	move, _, left := known.MovedToCell()
-	if err != nil || !left {
-		return false // the caller reads the same cell, and gets the same error
-	}
-	to, ok := m.set.Cell(move.Cell)
-	if !ok {
+	at, err := p.set.Of(repo)
+	if err != nil || at.Name == from.Name {
 		return false
 	}
-	arriving := false
-	answered := m.answering.ask(ctx, to.Name, func(ctx context.Context) error {
-		known, err := state.NewStore(m.set.Redis(), to.Namespace).Place(ctx, repo)
-		if _, arriving = known.Arriving(); err != nil || arriving {
-			return err
-		}
-		return fn(ctx, to)
-	})
-	return answered && !arriving
+	return p.answering.ask(ctx, at.Name, func(ctx context.Context) error { return fn(ctx, at) })
 }
 
-// movedWatches are the watches of a cell, and for a repository that has left it, those in its present cell.
-// If that does not answer, or does not have them yet, they are the former ones, which are kept until all apps
-// have the results of the former cell.
-type movedWatches struct {
+// placedWatches are the watches of a cell, and for a repository that is placed in another one, those there.
+// If that does not answer, they are the former ones, which are kept until all apps have the results of the former cell.
+type placedWatches struct {
 	*watch.Registry
-	moved *movedRepos
-	cell  cells.Member
+	placed *placedRepos
+	cell   cells.Member
 }
 
-// present returns what read finds among the watches in the present cell of a repository that has left w's; ok is
-// false if it has not, or if that one has no answer.
+// present returns what read finds among the watches in another cell where a repository is placed; ok is false if it is
+// placed in w's, or if that one has no answer.
 func present[T any](
-	ctx context.Context, w movedWatches, repo events.RepoPath, read func(context.Context, *watch.Registry) (T, error),
+	ctx context.Context, w placedWatches, repo events.RepoPath, read func(context.Context, *watch.Registry) (T, error),
 ) (found T, ok bool, err error) {
-	ok = w.moved.ask(ctx, w.cell, repo, func(ctx context.Context, to cells.Member) error {
-		found, err = read(ctx, watch.NewRegistry(w.moved.set.Redis(), to.Namespace))
+	ok = w.placed.ask(ctx, w.cell, repo, func(ctx context.Context, at cells.Member) error {
+		found, err = read(ctx, watch.NewRegistry(w.placed.set.Redis(), at.Namespace))
 		if _, invalid := errors.AsType[*events.Error](err); invalid {
 			return nil // an answer
 		}
@@ -171,7 +148,7 @@ func present[T any](
 }
 
 // Of implements [access.Watches].
-func (w movedWatches) Of(ctx context.Context, repo events.RepoPath) (watch.Set, error) {
+func (w placedWatches) Of(ctx context.Context, repo events.RepoPath) (watch.Set, error) {
 	set, ok, err := present(ctx, w, repo, func(ctx context.Context, in *watch.Registry) (watch.Set, error) {
 		return in.Of(ctx, repo)
 	})
@@ -181,8 +158,8 @@ func (w movedWatches) Of(ctx context.Context, repo events.RepoPath) (watch.Set, 
 	return w.Registry.Of(ctx, repo)
 }
 
-// ofApp returns the watches of an app in the present cell of a repository that has left w's.
-func (w movedWatches) ofApp(
+// ofApp returns the watches of an app in another cell where a repository is placed.
+func (w placedWatches) ofApp(
 	ctx context.Context, app string, repo events.RepoPath,
 ) (watches []watch.Watch, ok bool, err error) {
 	return present(ctx, w, repo, func(ctx context.Context, in *watch.Registry) ([]watch.Watch, error) {
@@ -191,15 +168,15 @@ func (w movedWatches) ofApp(
 }
 
 // OfApp implements [access.Watches].
-func (w movedWatches) OfApp(ctx context.Context, app string, repo events.RepoPath) ([]watch.Watch, error) {
+func (w placedWatches) OfApp(ctx context.Context, app string, repo events.RepoPath) ([]watch.Watch, error) {
 	if watches, ok, err := w.ofApp(ctx, app, repo); ok {
 		return watches, err
 	}
 	return w.Registry.OfApp(ctx, app, repo)
 }
 
-// ReposOf implements [access.Watches]. A repository whose watches are in its present cell, and are none, is left out.
-func (w movedWatches) ReposOf(ctx context.Context, q watch.Query) (page watch.AppPage, err error) {
+// ReposOf implements [access.Watches]. A repository whose watches are in another cell, and are none, is left out.
+func (w placedWatches) ReposOf(ctx context.Context, q watch.Query) (page watch.AppPage, err error) {
 	if page, err = w.Registry.ReposOf(ctx, q); err != nil {
 		return page, err
 	}
@@ -220,22 +197,22 @@ func (w movedWatches) ReposOf(ctx context.Context, q watch.Query) (page watch.Ap
 	return page, nil
 }
 
-// movedStates are the states of a cell, and for a repository that has left it, those in its present cell, if
-// that answers.
-type movedStates struct {
+// placedStates are the states of a cell, and for a repository that is placed in another one, those there, if that
+// answers.
+type placedStates struct {
 	*state.Store
-	moved *movedRepos
-	cell  cells.Member
+	placed *placedRepos
+	cell   cells.Member
 }
 
 // LoadReadable implements [access.States]: what is published here, and who is refused there.
-func (s movedStates) LoadReadable(ctx context.Context, repo events.RepoPath) (state.Repo, error) {
+func (s placedStates) LoadReadable(ctx context.Context, repo events.RepoPath) (state.Repo, error) {
 	known, err := s.Store.LoadReadable(ctx, repo)
 	if err != nil {
 		return known, err
 	}
-	s.moved.ask(ctx, s.cell, repo, func(ctx context.Context, to cells.Member) error {
-		present, err := state.NewStore(s.moved.set.Redis(), to.Namespace).LoadTroubles(ctx, repo)
+	s.placed.ask(ctx, s.cell, repo, func(ctx context.Context, at cells.Member) error {
+		present, err := state.NewStore(s.placed.set.Redis(), at.Namespace).LoadTroubles(ctx, repo)
 		if err == nil {
 			known = known.RefusedAs(present)
 		}
@@ -245,9 +222,11 @@ func (s movedStates) LoadReadable(ctx context.Context, repo events.RepoPath) (st
 }
 
 // DeniedOf implements [access.States].
-func (s movedStates) DeniedOf(ctx context.Context, repo events.RepoPath, pairs [][2]string) (denied []bool, err error) {
-	if s.moved.ask(ctx, s.cell, repo, func(ctx context.Context, to cells.Member) error {
-		denied, err = state.NewStore(s.moved.set.Redis(), to.Namespace).DeniedOf(ctx, repo, pairs)
+func (s placedStates) DeniedOf(
+	ctx context.Context, repo events.RepoPath, pairs [][2]string,
+) (denied []bool, err error) {
+	if s.placed.ask(ctx, s.cell, repo, func(ctx context.Context, at cells.Member) error {
+		denied, err = state.NewStore(s.placed.set.Redis(), at.Namespace).DeniedOf(ctx, repo, pairs)
 		return err
 	}) {
 		return denied, nil

@@ -57,6 +57,24 @@ func openDashboard(
 	return board, func() { cancel(); board.Wait() }, nil
 }
 
+// cellsAskedEvery is how long the dashboard shows the same answers of the cells.
+const cellsAskedEvery = 5 * time.Second
+
+// shownCells returns the cells for the dashboard.
+func shownCells(cfg Config, client redis.UniversalClient) func(context.Context) []operate.Cell {
+	var mu sync.Mutex
+	var shown []operate.Cell
+	var asked time.Time
+	return func(ctx context.Context) []operate.Cell {
+		mu.Lock()
+		defer mu.Unlock()
+		if time.Since(asked) >= cellsAskedEvery {
+			shown, asked = operate.Directory(ctx, client, cfg.cells), time.Now()
+		}
+		return shown
+	}
+}
+
 // localVolume reads about repositories from the volume of this process's worker, which may open it later.
 type localVolume struct {
 	ctx   context.Context

@@ -6,6 +6,9 @@ import (
 	"fmt"
 	"path/filepath"
 	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
 
 	"lockstep/events"
 	"lockstep/internal/cells"
@@ -15,20 +18,17 @@ import (
 	"lockstep/internal/watch"
 )
 
-// cellIntakes takes webhooks for the watches of all cells. Each cell has an intake and a spool of its own, so
-// that one that does not answer holds up no other. Each deduplicates deliveries by itself, in the step that
-// adds the changes: if one fails, the forge repeats the delivery, and the others ignore it.
+// cellIntakes takes webhooks for the watches of all cells, or of the only deployment. Each cell has an intake and a
+// spool of its own, so that one that does not answer holds up no other. Each deduplicates deliveries by itself, in the
+// step that adds the changes: if one fails, the forge repeats the delivery, and the others ignore it.
 type cellIntakes struct {
-	cfg  Config
-	own  *intake.Intake // of this process' cell
-	base intake.Config  // of the others, without Registry, Spool and Owns
-	open func(events.Namespace) *watch.Registry
+	cfg    Config
+	client redis.UniversalClient
+	base   intake.Config // of all, without Registry, Spool and Owns
+	spools bool          // deliveries are kept on disk while Redis is unavailable
 
-	mu      sync.Mutex
-	ctx     context.Context // while the spools are drained
-	others  map[cells.Member]*cellIntake
-	drains  sync.WaitGroup
-	stopped bool
+	mu     sync.Mutex
+	opened map[cells.Member]*cellIntake
 }
 
 type cellIntake struct {
@@ -70,87 +70,82 @@ func combine(outcomes []intake.Outcome) intake.Outcome {
 	return out
 }
 
-// all returns the intakes of all cells, the own one first. It opens those of cells that were added meanwhile.
-func (c *cellIntakes) all() ([]*intake.Intake, error) {
+// all returns the intakes of all cells, that of this process' cell first. It opens those of cells that were added
+// meanwhile.
+func (c *cellIntakes) all() (intakes []*cellIntake, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	intakes := []*intake.Intake{c.own}
-	for _, m := range cells.All(nil, c.cfg.cells).Members() {
-		if m.Name == c.cfg.Cell {
-			continue
+	members := []cells.Member{{Name: c.cfg.Cell, Namespace: c.cfg.Namespace()}}
+	for _, m := range cellsOf(c.cfg, c.client).Members() {
+		if m.Name != c.cfg.Cell {
+			members = append(members, m)
 		}
-		if c.others[m] == nil {
-			if err := c.add(m); err != nil {
-				return nil, err
-			}
-		}
-		intakes = append(intakes, c.others[m].Intake)
 	}
-	return intakes, nil
+	for _, m := range members {
+		if c.opened[m] == nil {
+			one, failed := c.open(m)
+			if failed != nil {
+				err = errors.Join(err, m.Explain(failed))
+				continue
+			}
+			c.opened[m] = one
+		}
+		intakes = append(intakes, c.opened[m])
+	}
+	return intakes, err
 }
 
-// add opens the intake of a cell. The caller holds the lock.
-func (c *cellIntakes) add(m cells.Member) error {
-	if c.stopped {
-		return errors.New("this process is stopping")
+// open opens the intake of a cell.
+func (c *cellIntakes) open(m cells.Member) (one *cellIntake, err error) {
+	cfg := c.base
+	cfg.Registry = watch.NewRegistry(c.client, m.Namespace)
+	if c.cfg.cells != nil {
+		cfg.Owns = func(repo events.RepoPath) bool { return c.cfg.cells.Place(repo).Name == m.Name }
 	}
-	cfg, one := c.base, &cellIntake{}
-	cfg.Registry, cfg.Owns = c.open(m.Namespace), owns(c.cfg.cells, m.Name)
-	if c.own.Spools() {
-		var err error
-		if one.spool, err = spool.Open(filepath.Join(c.cfg.Spool, m.Name), maxSpoolBytes); err != nil {
-			return fmt.Errorf("cell %s: %w", m.Name, err)
+	one = &cellIntake{}
+	if c.spools {
+		dir := c.cfg.Spool
+		if m.Name != c.cfg.Cell {
+			dir = filepath.Join(dir, m.Name)
+		}
+		if one.spool, err = spool.Open(dir, maxSpoolBytes); err != nil {
+			return nil, fmt.Errorf("%w; choose another directory with --spool", err)
 		}
 		cfg.Spool = one.spool
 	}
-	var err error
-	if one.Intake, err = intake.New(cfg); err != nil {
-		return err
-	}
-	c.others[m] = one
-	c.drain(one)
-	return nil
+	one.Intake, err = intake.New(cfg)
+	return one, err
 }
 
-// owns returns whether an unknown repository is to be watched automatically in a cell.
-func owns(directory *cells.Directory, name string) func(events.RepoPath) bool {
-	return func(repo events.RepoPath) bool { return directory.Place(repo).Name == name }
-}
-
-// drain publishes what a cell's spool has until Run ends. The caller holds the lock.
-func (c *cellIntakes) drain(one *cellIntake) {
-	if c.ctx != nil {
-		ctx := c.ctx
-		c.drains.Go(func() { one.Run(ctx) })
-	}
-}
-
-// Run drains the spools of the other cells until ctx is done.
+// Run drains the spools until ctx is done, also those of cells that are added meanwhile.
 func (c *cellIntakes) Run(ctx context.Context) {
-	c.mu.Lock()
-	c.ctx = ctx
-	for _, one := range c.others {
-		c.drain(one)
+	var drains sync.WaitGroup
+	defer drains.Wait()
+	drained, failing := map[*cellIntake]bool{}, false
+	for {
+		intakes, err := c.all()
+		if err != nil && !failing {
+			c.cfg.Log.WarnContext(ctx, "spool of a cell not opened, will retry", "error", err)
+		}
+		failing = err != nil
+		for _, one := range intakes {
+			if !drained[one] {
+				drained[one] = true
+				drains.Go(func() { one.Run(ctx) })
+			}
+		}
+		if !Sleep(ctx, time.Second) {
+			return
+		}
 	}
-	c.mu.Unlock()
-	if _, err := c.all(); err != nil { // a spool of an earlier process is drained before the first webhook
-		c.cfg.Log.WarnContext(ctx, "spool of a cell not opened", "error", err)
-	}
-	<-ctx.Done()
-	c.mu.Lock()
-	c.stopped = true
-	c.mu.Unlock()
-	c.drains.Wait()
 }
 
-// spooled returns the bytes in the spools of the other cells.
+// spooled returns the bytes in the spools of all cells.
 func (c *cellIntakes) spooled() (bytes int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, one := range c.others {
-		if one.spool != nil {
-			bytes += one.spool.Bytes()
-		}
+	for _, one := range c.opened {
+		bytes += one.spool.Bytes()
 	}
 	return bytes
 }

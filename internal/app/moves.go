@@ -7,110 +7,59 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"golang.org/x/sync/errgroup"
 
 	"lockstep/events"
 	"lockstep/internal/cells"
 	"lockstep/internal/cells/move"
-	"lockstep/internal/state"
+	"lockstep/internal/operate"
 	"lockstep/internal/volume"
-	"lockstep/internal/watch"
 	"lockstep/locking"
 )
 
-// moves is what a worker does for moves between cells: it moves repositories to its cell, cleans up after
-// those that have left, and requests the moves that a change of weights needs.
+// moves is what a worker does for moves between cells: it moves the repositories of its cell that a change of weights
+// places in another one, and cleans up after those that have left.
 type moves struct {
-	cfg    Config
-	redis  redis.UniversalClient
-	pubsub redis.UniversalClient
-	volume *volume.Volume
-	locker *locking.Locker
+	cfg   Config
+	redis redis.UniversalClient
+	mover *move.Mover
 }
 
-// run works until ctx is done.
-func (m moves) run(ctx context.Context) {
+// runMoves works until ctx is done.
+func runMoves(
+	ctx context.Context, cfg Config, commands, pubsub redis.UniversalClient, vol *volume.Volume, locker *locking.Locker,
+) {
 	step := func(name string, _ events.RepoPath) {
-		if m.cfg.Step != nil {
-			m.cfg.Step("move " + name)
+		if cfg.Step != nil {
+			cfg.Step("move " + name)
 		}
 	}
-	mover, err := move.New(move.Config{
-		Cell: m.cfg.Cell, Directory: m.cfg.cells, Redis: m.redis, PubSub: m.pubsub, Volume: m.volume, Locker: m.locker,
-		Worker: m.cfg.Worker, Fetch: m.fetch, Lease: m.cfg.Lease, Wait: m.cfg.LockWait, Step: step, Log: m.cfg.Log,
-	})
-	if err != nil {
-		m.cfg.Log.ErrorContext(ctx, "moves between cells do not run", "error", err)
-		return
+	mover := &move.Mover{
+		Directory: cfg.cells, Redis: commands, PubSub: pubsub, Worker: cfg.Worker, Lease: cfg.Lease, Wait: cfg.LockWait,
+		Step: step, Log: cfg.Log,
 	}
-	retirer := move.Retirer{
-		Cell: m.cfg.Cell, Directory: m.cfg.cells, Redis: m.redis, Volume: m.volume, Locker: m.locker,
-		Grace: m.cfg.TreeGrace, Step: step, Log: m.cfg.Log,
-	}
+	retirer := move.Retirer{Mover: mover, Cell: cfg.Cell, Volume: vol, Locker: locker, Grace: cfg.TreeGrace}
 	var running sync.WaitGroup
-	running.Go(func() { mover.Run(ctx) })
 	running.Go(func() { retirer.Run(ctx) })
+	m := moves{cfg: cfg, redis: commands, mover: mover}
 	running.Go(func() { runEvery(ctx, planEvery, func() { m.plan(ctx) }) })
 	running.Wait()
-}
-
-// fetch requests syncs of the refs that were published and that not only watches have requested, and then a poll, which
-// requests those of watched refs. If several credentials were used for such a ref, it waits for its next change: it
-// is unknown which app has which. It reports whether there are such syncs.
-func (m moves) fetch(ctx context.Context, repo events.RepoPath, known state.Repo) (byHand bool, err error) {
-	var changes []events.Change
-	for _, given := range known.AllGiven() {
-		ref, err := events.ParseRef(given.Ref)
-		if err != nil || known.Head(ref) == "" || known.OnlyWatched(ref) {
-			continue
-		}
-		if change, ok := resync(known, given.App, ref); ok {
-			change.Repo = repo
-			changes = append(changes, change)
-		}
-	}
-	byHand = len(changes) > 0
-	for _, change := range append(changes, events.Change{Type: events.ChangeDue, Repo: repo}) {
-		change.Source = "/lockstep/worker/" + m.cfg.Worker
-		change, err := events.NewChange(change)
-		if err == nil {
-			err = PublishChange(ctx, m.redis, m.cfg.Namespace(), change)
-		}
-		if err != nil {
-			return byHand, err
-		}
-	}
-	return byHand, nil
-}
-
-// resync returns a change that requests again what an app has been given.
-func resync(known state.Repo, app string, ref events.Ref) (events.Change, bool) {
-	credential, answer, ok := known.Source(ref)
-	if !ok {
-		return events.Change{}, false
-	}
-	change := events.Change{URL: answer.URL, Ref: ref, App: app, Credential: credential}
-	head := known.Head(ref)
-	if answer, ok := known.RemoteRef(answer.URL, events.Ref{}, credential); ok && answer.Ref == ref {
-		change.Ref = events.Ref{} // the default branch
-	}
-	if head != answer.Commit { // it was pinned
-		change.After, change.Pin = head, true
-	}
-	return change, true
 }
 
 const (
 	planEvery = 5 * time.Second
 	planClaim = time.Minute // one worker of a cell plans at a time
 	planShare = 20          // going through the repositories takes at most one part in so many of the time
+
+	movesAtOnce  = 4
+	moveInterval = 100 * time.Millisecond // between the begins of two moves
 )
 
-// plan requests the moves of the repositories of this cell that shall be in another one. When no cell has any
-// left, the new weights take effect.
+// plan moves the repositories of this cell that shall be in another one. When no cell has any left, the new weights
+// take effect.
 func (m moves) plan(ctx context.Context) {
 	directory := m.cfg.cells
-	if !directory.Pending() { // perhaps because the weights were changed back
-		_ = m.redis.Del(ctx, leavingKey(m.cfg.Namespace())).Err() // else it expires
+	if !directory.Pending() {
 		return
 	}
 	began := time.Now()
@@ -118,30 +67,23 @@ func (m moves) plan(ctx context.Context) {
 	if err != nil || !claimed {
 		return
 	}
+	var searched time.Duration
 	defer func() { // a failure delays the next plan to the end of the claim
 		_ = m.redis.PExpire(context.WithoutCancel(ctx), m.cfg.Namespace().Rebalance(),
-			max(planEvery/2, planShare*time.Since(began))).Err()
+			max(planEvery/2, planShare*searched)).Err()
 	}()
-	earlier, err := readLeaving(ctx, m.redis, m.cfg.Namespace())
-	var left map[string]int
+	left, err := m.leaving(ctx)
+	searched = time.Since(began)
 	if err == nil {
-		left, err = m.request(ctx)
-	}
-	now := earlier.next(left, time.Now())
-	if err == nil {
-		err = now.write(ctx, m.redis, m.cfg.Namespace())
+		err = m.moveAll(ctx, left)
 	}
 	if err != nil {
-		m.cfg.Log.WarnContext(ctx, "moves to other cells cannot be planned, will retry", "error", err)
+		m.cfg.Log.WarnContext(ctx, "repositories cannot be moved to other cells, will retry", "error", err)
+	}
+	if err != nil || len(left) > 0 {
 		return
 	}
-	if n := now.total(); n > 0 {
-		all := movesLeft(n, now.pace())
-		m.cfg.Log.InfoContext(ctx, "repositories are to be moved to other cells", "left", n,
-			"estimate", time.Duration(all.Seconds)*time.Second)
-		return
-	}
-	plan, err := PlanCells(ctx, m.redis, directory, nil)
+	plan, err := PlanCells(ctx, m.redis, directory)
 	if err == nil && plan.Empty() {
 		if err = directory.Settle(ctx, plan.Epoch); err == nil {
 			m.cfg.Log.InfoContext(ctx, "all repositories are in the cells where the weights place them", "repositories", plan.Repos)
@@ -152,41 +94,69 @@ func (m moves) plan(ctx context.Context) {
 	}
 }
 
-// request requests the moves of repositories of this cell, and returns how many are left to move to each cell.
-func (m moves) request(ctx context.Context) (left map[string]int, err error) {
-	directory := m.cfg.cells
-	if err := directory.Refresh(ctx); err != nil {
+// leaving returns the repositories of this cell that shall be in another one.
+func (m moves) leaving(ctx context.Context) (left []events.RepoPath, err error) {
+	if err := m.cfg.cells.Refresh(ctx); err != nil {
 		return nil, err
 	}
-	left = map[string]int{}
-	queues, epoch := map[string]*move.Queue{}, directory.Epoch()
 	for repo, err := range Repositories(ctx, m.redis, cells.Member{Name: m.cfg.Cell, Namespace: m.cfg.Namespace()}) {
 		if err != nil {
-			return left, err
+			return nil, err
 		}
-		target := directory.Target(repo)
-		if directory.Place(repo).Name != m.cfg.Cell || target.Name == m.cfg.Cell || target.Name == "" {
-			continue
-		}
-		left[target.Name]++
-		queue := queues[target.Name]
-		if queue == nil {
-			queue = move.NewQueue(m.redis, target.Prefix)
-			queues[target.Name] = queue
-		}
-		if _, err := queue.Request(ctx, move.Request{Repo: repo, From: m.cfg.Cell, Epoch: epoch}, false); err != nil {
-			return left, err
+		if _, leaves := m.target(repo); leaves {
+			left = append(left, repo)
 		}
 	}
 	return left, nil
 }
 
-// IsKnown reports whether a cell has a repository: a state of it, or a watch.
-func IsKnown(ctx context.Context, client redis.UniversalClient, cell cells.Member, repo events.RepoPath) (bool, error) {
-	known, err := state.NewStore(client, cell.Namespace).Load(ctx, repo)
-	if err != nil || !known.IsZero() {
-		return true, err
+// target returns the cell to which a repository of this one is to be moved, or false.
+func (m moves) target(repo events.RepoPath) (to string, leaves bool) {
+	to = m.cfg.cells.Target(repo).Name
+	return to, m.cfg.cells.Place(repo).Name == m.cfg.Cell && to != m.cfg.Cell && to != ""
+}
+
+// moveAll tries to move each of the repositories once.
+func (m moves) moveAll(ctx context.Context, repos []events.RepoPath) error {
+	var mu sync.Mutex
+	report := operate.MovesLeft{Left: len(repos)}
+	write := func() error {
+		mu.Lock()
+		defer mu.Unlock()
+		return errors.Join(report.Write(ctx, m.redis, m.cfg.Namespace()),
+			m.redis.PExpire(ctx, m.cfg.Namespace().Rebalance(), planClaim).Err())
 	}
-	set, err := watch.NewRegistry(client, cell.Namespace).Of(ctx, repo)
-	return len(set.Watches) > 0, err
+	if len(repos) > 0 {
+		m.cfg.Log.InfoContext(ctx, "repositories are to be moved to other cells", "left", len(repos))
+	}
+	var running errgroup.Group
+	running.SetLimit(movesAtOnce)
+	for _, repo := range repos {
+		to, leaves := m.target(repo)
+		if !leaves { // the weights have changed, or it was moved by hand
+			continue
+		}
+		if err := write(); err != nil {
+			return errors.Join(err, running.Wait())
+		}
+		running.Go(func() error {
+			err := m.mover.Move(ctx, repo, m.cfg.Cell, to, false)
+			mu.Lock()
+			defer mu.Unlock()
+			switch {
+			case err == nil:
+				report.Left--
+			case ctx.Err() == nil && !errors.Is(err, cells.ErrChanged):
+				m.cfg.Log.WarnContext(ctx, "repository not moved to another cell, will retry", "repo", repo.String(), "to", to,
+					"error", err)
+				report.Fail(operate.FailedMove{Repo: repo.String(), From: m.cfg.Cell, To: to, Error: err.Error()})
+			}
+			return nil
+		})
+		if !Sleep(ctx, moveInterval) {
+			break
+		}
+	}
+	_ = running.Wait() // errors are in the report
+	return write()
 }

@@ -7,12 +7,12 @@ import (
 	"net"
 	"os"
 	"strings"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 	"golang.org/x/sync/errgroup"
 
 	"lockstep/events/stream"
+	"lockstep/internal/cells"
 	"lockstep/internal/changes"
 	"lockstep/internal/config"
 	"lockstep/internal/operate"
@@ -82,7 +82,7 @@ func Serve(ctx context.Context, process Config) error {
 		g.Go(func() error { return ServeHTTP(serving, public, process) })
 	}
 	if process.cells != nil {
-		g.Go(func() error { return process.cells.Run(serving, time.Second, log) })
+		g.Go(func() error { return process.cells.Run(serving, log) })
 	}
 	if socket := os.Getenv("NOTIFY_SOCKET"); socket != "" {
 		notifier := systemdNotifier{
@@ -182,7 +182,7 @@ func ServeHTTP(ctx context.Context, listener net.Listener, cfg Config) error {
 	cfg.Metrics.ExportHosts(limits)
 	tracker := changes.NewTracker(client, namespace)
 	httpConfig := server.Config{
-		Topic: cfg.Namespace().Changes(), Slots: cfg.Slots, Token: cfg.APIToken, Proxies: cfg.Proxies(),
+		Topic: namespace.Changes(), TopicOf: topicOf(set), Slots: cfg.Slots, Token: cfg.APIToken, Proxies: cfg.Proxies(),
 		Metrics: cfg.Metrics.Handler(), Log: cfg.Log,
 		Live: cfg.live, Ready: cfg.ready, Tracer: cfg.Traces.Tracer("receiver"), Propagator: cfg.Traces.Propagator(),
 	}
@@ -201,7 +201,8 @@ func ServeHTTP(ctx context.Context, listener net.Listener, cfg Config) error {
 		}
 		return server.Serve(ctx, listener, httpConfig) // without the open endpoints, which name all repositories
 	}
-	httpConfig.Changes, httpConfig.Repos = tracker, &operate.Repos{Cells: set}
+	httpConfig.Changes = changesOfAll{set, tracker, cells.Member{Name: cfg.Cell, Namespace: cfg.Namespace()}}
+	httpConfig.Repos = &operate.Repos{Cells: set}
 	httpConfig.Leases = &operate.Leases{Cells: set, Shared: true}
 	httpConfig.Streams, httpConfig.Hosts = figures, limits
 	shown := cfg.Config
@@ -210,7 +211,6 @@ func ServeHTTP(ctx context.Context, listener net.Listener, cfg Config) error {
 	httpConfig.Letters, httpConfig.Watches = &operate.Letters{Cells: set}, &operate.Watches{Cells: set}
 	httpConfig.Outboxes, httpConfig.Workers = &operate.Outboxes{Cells: set}, &operate.Workers{Cells: set}
 	httpConfig.Results = &operate.Results{Cells: set}
-	placeAPI(cfg, &httpConfig, set, tracker)
 	if cfg.hooks != nil {
 		httpConfig.Hooks = &cfg.hooks.http
 		defer cfg.hooks.drainSpool(ctx, cfg.health.heartbeat(hooksHandler))()

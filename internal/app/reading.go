@@ -15,9 +15,7 @@ import (
 	"lockstep/internal/config"
 	"lockstep/internal/feed"
 	"lockstep/internal/server"
-	"lockstep/internal/state"
 	"lockstep/internal/volume"
-	"lockstep/internal/watch"
 )
 
 // openReading returns what serves published trees and results. It opens the volume at the first request that
@@ -31,24 +29,17 @@ func openReading(
 	}
 	namespace := cfg.Namespace()
 	opener := &volumeViewer{cfg: cfg.Config, redis: client}
-	reading := &server.Reading{
-		Tokens: access.NewTokens(client, cfg.Shared()),
-		Reader: &access.Reader{
-			Watches: watch.NewRegistry(client, namespace), States: state.NewStore(client, namespace),
-			Volume: opener.open, Copies: cfg.follow != nil,
-		},
-	}
-	if cfg.cells != nil {
-		moved := &movedRepos{set: cells.All(client, cfg.cells)}
-		of := readerOfPresent(client, moved, cells.Member{Name: cfg.Cell, Namespace: namespace})
-		reading.Reader.Watches, reading.Reader.States = of.Watches, of.States
-	}
+	placed := &placedRepos{set: cellsOf(cfg, client)}
+	own := cells.Member{Name: cfg.Cell, Namespace: namespace}
+	reader := placed.reader(own)
+	reader.Volume, reader.Copies = opener.open, cfg.follow != nil
+	reading := &server.Reading{Tokens: access.NewTokens(client, cfg.Shared()), Reader: reader}
 	reading.Followers = feed.NewFollowers(client, cfg.Cell, namespace, cfg.Shared())
 	if err := placeReading(cfg, reading, client); err != nil {
 		return nil, err
 	}
 	results := feed.Config{
-		Redis: client, Reader: stream.NewReader(blocking), Sources: resultSources(cfg, client, reading.Reader),
+		Redis: client, Reader: stream.NewReader(blocking), Sources: placed.sources(own),
 		Removed: reading.Tokens.Removed, Log: cfg.Log,
 	}
 	if cfg.cells != nil {

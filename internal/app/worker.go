@@ -99,10 +99,7 @@ func RunWorker(ctx context.Context, cfg Config) error {
 		return err
 	}
 	reporter := state.NewReporter(commands, cfg.Namespace(), cfg.Worker, cfg.Log)
-	changes, err := newChanges(ctx, cfg, commands, vol, limiter, reporter)
-	if err != nil {
-		return err
-	}
+	changes := newChanges(cfg, commands, vol, limiter, reporter)
 	lost := newVanished(cfg, commands)
 	room := func() int { hb.beat(); return slots.Room() }
 	route, err := newRoute(cfg, commands, changes, locker, room, lost.report)
@@ -119,7 +116,7 @@ func RunWorker(ctx context.Context, cfg Config) error {
 	register := func(ctx context.Context) { keepRegistered(ctx, commands, cfg.Namespace(), vol, cfg.Log) }
 	beside := []func(context.Context){trimmer.Run, prepares.Run, collector.Run, lost.run, register}
 	if cfg.cells != nil {
-		beside = append(beside, moves{cfg: cfg, redis: commands, pubsub: pubsub, volume: vol, locker: locker}.run)
+		beside = append(beside, func(ctx context.Context) { runMoves(ctx, cfg, commands, pubsub, vol, locker) })
 	}
 	var running sync.WaitGroup
 	defer running.Wait()
@@ -188,11 +185,10 @@ func newLocker(cfg Config, commands, pubsub redis.UniversalClient) (*locking.Loc
 	})
 }
 
-// newChanges returns what handles changes. With cells it registers the volume as that of the cell.
+// newChanges returns what handles changes.
 func newChanges(
-	ctx context.Context, cfg Config, commands redis.UniversalClient, vol *volume.Volume, limiter *hosts.Limiter,
-	reporter *state.Reporter,
-) (*handlers.Changes, error) {
+	cfg Config, commands redis.UniversalClient, vol *volume.Volume, limiter *hosts.Limiter, reporter *state.Reporter,
+) *handlers.Changes {
 	getenv := os.Getenv
 	if cfg.Getenv != nil {
 		getenv = cfg.Getenv
@@ -211,11 +207,11 @@ func newChanges(
 	backoff := newBackoff(cfg, h.States)
 	if cfg.cells == nil {
 		changes.Handler = backoff.Wrap(h.Handle)
-		return changes, nil
+		return changes
 	}
-	forwarder := cells.Forwarder{Directory: cfg.cells, Cell: cfg.Cell, Keep: 2 * maxAge}
+	forwarder := cells.Forwarder{Directory: cfg.cells, Cell: cfg.Cell}
 	changes.Elsewhere, changes.Handler = forwarder.Forward, backoff.Wrap(renaming(cfg, h.Handle))
-	return changes, cfg.cells.Register(ctx, cfg.Cell, "", vol.ID())
+	return changes
 }
 
 func newBackoff(cfg Config, states *state.Store) handlers.Backoff {

@@ -55,7 +55,7 @@ func twoCells(t *testing.T, client redis.UniversalClient) (Deployment, *cells.Di
 		name := fmt.Sprint("acme/r", i)
 		cell := must(from.Cells.Of(path(t, name)))(t)
 		if perCell[cell.Name]++; perCell[cell.Name] == 2 && cell.Name == "eu-1" {
-			must(d.Adopt(ctx, path(t, name), "eu-2"))(t)
+			must(0, d.Override(ctx, path(t, name), "", "eu-2", true))(t)
 			cell = must(from.Cells.Of(path(t, name)))(t)
 		}
 		fillCell(t, client, cell, name)
@@ -141,7 +141,7 @@ func TestRepositoryOfAnotherCellNow(t *testing.T) {
 		must(watch.NewRegistry(client, cell.Namespace).Remove(ctx, watch.Key{App: "docs", Repo: repo}))(t)
 		if moved.IsZero() && strings.HasPrefix(at, "eu-1") {
 			moved = repo
-			must(d.Flip(ctx, repo, "eu-1", "eu-2"))(t)
+			must(0, d.Override(ctx, repo, "eu-1", "eu-2", false))(t)
 			other := must(watch.New(watch.Watch{App: "ci", URL: "https://git.example.com/" + name + ".git"}))(t)
 			there, _ := from.Cells.Cell("eu-2")
 			must(watch.NewRegistry(client, there.Namespace).Put(ctx, other))(t)
@@ -232,7 +232,7 @@ func member(t *testing.T, d Deployment, name string) cells.Member {
 func moveTo(t *testing.T, client redis.UniversalClient, d Deployment, repo events.RepoPath, from, to string, vacated bool) {
 	t.Helper()
 	ctx, old := t.Context(), member(t, d, from)
-	must(d.Cells.Directory().Flip(ctx, repo, from, to))(t)
+	must(0, d.Cells.Directory().Override(ctx, repo, from, to, false))(t)
 	fillCell(t, client, member(t, d, to), repo.String())
 	if vacated {
 		must(client.Del(ctx, old.Namespace.Repo(repo)).Result())(t)
@@ -289,7 +289,7 @@ func TestLostDirectoryPlacesRepositoriesWhereTheyAre(t *testing.T) {
 			client := redistest.Start(t).Client()
 			d, repo := oneRepository(t, client)
 			pinned := path(t, "acme/pinned")
-			must(d.Cells.Directory().Adopt(t.Context(), pinned, "eu-2"))(t)
+			must(0, d.Cells.Directory().Override(t.Context(), pinned, "", "eu-2", true))(t)
 			fillCell(t, client, member(t, d, "eu-2"), pinned.String())
 			document := exportAll(t, d)
 			moveTo(t, client, d, repo, "eu-1", "eu-2", !exportedAfter)
@@ -307,7 +307,7 @@ func TestLostDirectoryPlacesRepositoriesWhereTheyAre(t *testing.T) {
 				t.Error("a pin is lost with the directory")
 			}
 			if restored.Epoch() < epoch {
-				t.Errorf("the epoch of the directory is %d after %d: entries that were forwarded would wait", restored.Epoch(), epoch)
+				t.Errorf("the epoch of the directory is %d after %d: its moves would be older than the last ones", restored.Epoch(), epoch)
 			}
 		})
 	}
@@ -363,7 +363,6 @@ func TestRepositoryBetweenTwoCellsIsExportedWithItsState(t *testing.T) {
 	client := redistest.Start(t).Client()
 	d, repo := oneRepository(t, client)
 	must(client.HSet(t.Context(), member(t, d, "eu-1").Namespace.Repo(repo), "cell", "moved eu-2 3 0-0").Result())(t)
-	must(client.HSet(t.Context(), member(t, d, "eu-2").Namespace.Repo(repo), "cell", "arriving eu-1 3").Result())(t)
 	document := exportAll(t, d)
 	to, _ := directory(t, redistest.Start(t).Client())
 	if s := importAll(t, to, document); s.Watches != 1 || s.States != 1 {

@@ -161,9 +161,9 @@ func (d Deployment) cellOf(ctx context.Context, one Repository, restored bool) (
 	switch {
 	case known && !restored:
 	case one.Pinned && to.Name == one.Cell:
-		_, err = d.Cells.Directory().Adopt(ctx, one.Repo, to.Name)
+		err = d.Cells.Directory().Override(ctx, one.Repo, "", to.Name, true)
 	case to != placed:
-		_, err = d.Cells.Directory().Flip(ctx, one.Repo, placed.Name, to.Name)
+		err = d.Cells.Directory().Override(ctx, one.Repo, placed.Name, to.Name, false)
 	}
 	return to, err
 }

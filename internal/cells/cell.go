@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"net/url"
 	"regexp"
-	"strconv"
-	"strings"
 
 	"lockstep/events"
 	"lockstep/internal/egress"
@@ -45,10 +43,7 @@ type Cell struct {
 	Weight int              `json:"weight"` // as given by the operator; see Target
 	Placed int              `json:"placed"` // weight by which repositories are placed now
 	State  State            `json:"state"`
-	Epoch  int64            `json:"-"` // of its last change; stored in front of the JSON
-	// base URL of its HTTP API, from which other cells copy; "" if unknown
-	Reader string `json:"reader,omitempty"`
-	Volume string `json:"volume,omitempty"` // ID of its volume; "" until its worker has reported it
+	Reader string           `json:"reader,omitempty"` // base URL of its HTTP API; "" if unknown
 
 	text string // as stored
 }
@@ -111,12 +106,8 @@ func decode(name, text string) (Cell, error) {
 }
 
 // read sets the fields that the text has.
-func (c *Cell) read(name string) (err error) {
-	epoch, document, _ := strings.Cut(c.text, " ")
-	if err := json.Unmarshal([]byte(document), c); err != nil {
-		return err
-	}
-	if c.Epoch, err = strconv.ParseInt(epoch, 10, 64); err != nil {
+func (c *Cell) read(name string) error {
+	if err := json.Unmarshal([]byte(c.text), c); err != nil {
 		return err
 	}
 	if c.Name != name {
@@ -125,7 +116,7 @@ func (c *Cell) read(name string) (err error) {
 	return c.Check()
 }
 
-// encode returns the text to store after the epoch.
+// encode returns the text to store.
 func (c Cell) encode() (string, error) {
 	if err := c.Check(); err != nil {
 		return "", err

@@ -124,16 +124,10 @@ func (d *Directory) cell(name string) (Cell, bool) {
 
 // Place returns the cell of a repository. It returns the zero Cell if no cell has a weight.
 func (d *Directory) Place(repo events.RepoPath) Cell {
-	c, _ := d.placeAt(repo)
-	return c
-}
-
-// placeAt returns the cell of a repository, and the epoch of the copy that says so.
-func (d *Directory) placeAt(repo events.RepoPath) (Cell, int64) {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
 	c, _ := d.cell(d.place(repo.Key()))
-	return c, d.epoch
+	return c
 }
 
 func (d *Directory) place(key string) string {
@@ -171,17 +165,9 @@ func (d *Directory) Pending() bool {
 	return slices.ContainsFunc(d.cells, func(c Cell) bool { return c.Placed != c.Target() })
 }
 
-// Overrides returns the number of repositories that are placed by an override.
-func (d *Directory) Overrides() int {
-	d.mu.RLock()
-	defer d.mu.RUnlock()
-	return len(d.overrides)
-}
-
-// Run refreshes the copy every interval, by default every second, until ctx ends. It returns nil then. Errors
-// are logged, the first of a series as a warning.
-func (d *Directory) Run(ctx context.Context, interval time.Duration, log *slog.Logger) error {
-	tick := time.NewTicker(cmp.Or(interval, time.Second))
+// Run refreshes the copy every second until ctx ends. It returns nil then. The first error of a series is logged.
+func (d *Directory) Run(ctx context.Context, log *slog.Logger) error {
+	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
 	for failing := false; ; {
 		select {

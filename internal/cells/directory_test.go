@@ -77,13 +77,6 @@ func same(t *testing.T, a, b *cells.Directory, repos []events.RepoPath) {
 	}
 }
 
-func TestNoDirectory(t *testing.T) {
-	t.Parallel()
-	if _, err := cells.Open(context.Background(), redistest.Start(t).Client()); !errors.Is(err, cells.ErrNoCells) {
-		t.Error(err)
-	}
-}
-
 // TestAddAndDrainPlaceNothingElsewhere adds a cell, moves what it is to get, drains another, and moves that away.
 func TestAddAndDrainPlaceNothingElsewhere(t *testing.T) {
 	t.Parallel()
@@ -115,7 +108,7 @@ func TestAddAndDrainPlaceNothingElsewhere(t *testing.T) {
 				t.Fatalf("step %d: %s moves from %s to %s", step, repo, before[i], target)
 			}
 			for range 2 { // repeated, as after a crash
-				if _, err := d.Flip(ctx, repo, before[i], target); err != nil {
+				if err := d.Override(ctx, repo, before[i], target, false); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -147,7 +140,7 @@ func TestSettleRefusesAfterAnyChange(t *testing.T) {
 		t.Fatal(err)
 	}
 	epoch := d.Epoch()
-	if _, err := other.Pin(ctx, path(t, "acme/widgets"), "eu-1"); err != nil {
+	if err := other.Override(ctx, path(t, "acme/widgets"), "eu-1", "eu-1", true); err != nil {
 		t.Fatal(err)
 	}
 	if err := d.Settle(ctx, epoch); !errors.Is(err, cells.ErrChanged) {
@@ -164,15 +157,14 @@ func TestFlipRefusesAThirdCell(t *testing.T) {
 	d := directory(t, redistest.Start(t).Client(), "eu-1", "eu-2", "eu-3")
 	from := d.Place(repo).Name
 	others := slices.DeleteFunc([]string{"eu-1", "eu-2", "eu-3"}, func(name string) bool { return name == from })
-	if _, err := d.Flip(ctx, repo, others[0], others[1]); !errors.Is(err, cells.ErrChanged) {
+	if err := d.Override(ctx, repo, others[0], others[1], false); !errors.Is(err, cells.ErrChanged) {
 		t.Error(err)
 	}
-	if _, err := d.Flip(ctx, repo, from, "eu-9"); !errors.Is(err, cells.ErrNoCell) {
+	if err := d.Override(ctx, repo, from, "eu-9", false); !errors.Is(err, cells.ErrNoCell) {
 		t.Error(err)
 	}
-	epoch, err := d.Flip(ctx, repo, from, others[0])
-	if err != nil || epoch != d.Epoch() {
-		t.Errorf("epoch %d of %d, %v", epoch, d.Epoch(), err)
+	if err := d.Override(ctx, repo, from, others[0], false); err != nil {
+		t.Error(err)
 	}
 	if got := d.Place(path(t, "acme/widgets")).Name; got != others[0] {
 		t.Errorf("placed in %s, want %s", got, others[0])
@@ -185,7 +177,7 @@ func TestPinnedRepositoryStaysUntilItsCellIsDrained(t *testing.T) {
 	d := directory(t, redistest.Start(t).Client(), "eu-1")
 	repos := paths(t, 50)
 	for _, repo := range repos {
-		if _, err := d.Pin(ctx, repo, "eu-1"); err != nil {
+		if err := d.Override(ctx, repo, "eu-1", "eu-1", true); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -216,7 +208,7 @@ func TestLostCellIsReplacedAtOnce(t *testing.T) {
 	ctx := context.Background()
 	d, repos := directory(t, redistest.Start(t).Client(), "eu-1", "eu-2", "eu-3"), paths(t, 300)
 	for _, repo := range repos[:10] {
-		if _, err := d.Flip(ctx, repo, d.Place(repo).Name, "eu-2"); err != nil {
+		if err := d.Override(ctx, repo, d.Place(repo).Name, "eu-2", false); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -290,11 +282,11 @@ func TestConcurrentEditsAreAllKept(t *testing.T) {
 		group.Go(func() {
 			mine := directory(t, client)
 			name := fmt.Sprintf("eu-%d", i+1)
-			if err := mine.Register(ctx, name, "http://"+name, "volume-"+name); err != nil {
+			if err := mine.Register(ctx, name, "http://"+name); err != nil {
 				t.Error(err)
 			}
 			for _, repo := range repos[10*i : 10*i+10] {
-				if _, err := mine.Flip(ctx, repo, mine.Place(repo).Name, name); err != nil {
+				if err := mine.Override(ctx, repo, mine.Place(repo).Name, name, false); err != nil {
 					t.Error(err)
 				}
 			}
@@ -306,7 +298,7 @@ func TestConcurrentEditsAreAllKept(t *testing.T) {
 	}
 	for i, repo := range repos {
 		c := d.Place(repo)
-		if want := fmt.Sprintf("eu-%d", i/10+1); c.Name != want || c.Volume != "volume-"+want || c.Reader != "http://"+want {
+		if want := fmt.Sprintf("eu-%d", i/10+1); c.Name != want || c.Reader != "http://"+want {
 			t.Errorf("%s is in %+v, want %s", repo, c, want)
 		}
 	}
@@ -328,7 +320,7 @@ func TestCopyFollowsAndReloads(t *testing.T) {
 		behind = append(behind, directory(t, client))
 	}
 	for _, repo := range repos {
-		if _, err := d.Flip(ctx, repo, d.Place(repo).Name, "eu-2"); err != nil {
+		if err := d.Override(ctx, repo, d.Place(repo).Name, "eu-2", false); err != nil {
 			t.Fatal(err)
 		}
 	}

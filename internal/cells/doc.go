@@ -4,8 +4,8 @@
 //	directory, err := cells.Open(ctx, client)
 //	cell := directory.Place(repo)              // where the repository is
 //	target := directory.Target(repo)           // where it shall be: differs while cells are added and drained
-//	_, err = directory.Flip(ctx, repo, cell.Name, target.Name)
-//	_, err = directory.Settle(ctx, epoch)      // none is left to move
+//	err := directory.Override(ctx, repo, cell.Name, target.Name, false)
+//	err = directory.Settle(ctx, epoch)      // none is left to move
 //
 // # Placement
 //
@@ -18,7 +18,7 @@
 //
 // Each cell has two weights: Placed, by which repositories are placed, and Weight, by which they shall be.
 // [Directory.Add] and [Directory.Drain] change only Weight, so they place nothing elsewhere. Each repository
-// for which they differ is moved, which ends with an override ([Directory.Flip]). When none is left,
+// for which they differ is moved, which ends with an override ([Directory.Override]). When none is left,
 // [Directory.Settle] sets Placed to Weight and deletes the overrides that are not needed any more.
 // [Directory.Lose] is for a cell that is lost: its repositories are placed elsewhere at once.
 //

@@ -36,15 +36,6 @@ var errUnchanged = errors.New("unchanged")
 // placed in the cell. weight 0 means [DefaultWeight], or what it was. Repositories stay where they are until
 // they have been moved, but the first cell gets all at once.
 func (d *Directory) Add(ctx context.Context, name string, prefix events.Namespace, weight int) (Cell, error) {
-	return d.AddAfter(ctx, name, prefix, weight, func(context.Context, Cell) error { return nil })
-}
-
-// AddAfter is [Directory.Add] after a step that has to come first, for which fn is called with the cell;
-// perhaps several times.
-func (d *Directory) AddAfter(
-	ctx context.Context, name string, prefix events.Namespace, weight int, fn func(context.Context, Cell) error,
-) (Cell, error) {
-	var added Cell
 	err := d.edit(ctx, func(cells []Cell) ([]Cell, error) {
 		c, known := find(cells, name)
 		c.Name, c.State = name, Active
@@ -67,20 +58,21 @@ func (d *Directory) AddAfter(
 		if !known && len(cells) >= MaxCells {
 			return nil, fmt.Errorf("cell %s: the directory has %d cells, the most it can have", name, len(cells))
 		}
-		added = c
-		return []Cell{c}, fn(ctx, c)
+		return []Cell{c}, nil
 	})
 	if err != nil {
 		return Cell{}, err
 	}
-	return d.named(added.Name)
+	c, _ := d.Cell(name)
+	return c, nil
 }
 
-// epochGap is added to the epoch of a directory that was lost, for the changes since it was exported.
+// epochGap is added to the epoch of a directory that was lost, for the changes since it was exported: moves are ordered
+// by it.
 const epochGap = 1_000_000
 
-// Restore adds cells as they were in a directory that was lost, which had the epoch: entries that were
-// forwarded have it, and wait for it. It fails with [ErrChanged] if the directory has cells.
+// Restore adds cells as they were in a directory that was lost, which had the epoch. It fails with [ErrChanged] if the
+// directory has cells.
 func (d *Directory) Restore(ctx context.Context, lost []Cell, epoch int64) error {
 	if err := d.redis.SetNX(ctx, epochKey, epoch+epochGap, 0).Err(); err != nil {
 		return fmt.Errorf("restore the directory of cells: %w", err)
@@ -115,7 +107,8 @@ func (d *Directory) Drain(ctx context.Context, name string) (Cell, error) {
 	if err != nil {
 		return Cell{}, err
 	}
-	return d.named(name)
+	c, _ := d.Cell(name)
+	return c, nil
 }
 
 // Lose places the repositories of a lost cell elsewhere at once, by the weights of now, without moving
@@ -145,56 +138,51 @@ func (d *Directory) Lose(ctx context.Context, name string) (Cell, error) {
 	if err := d.forget(ctx, func(_ string, o override) bool { return o.cell == name }); err != nil {
 		return Cell{}, err
 	}
-	return d.named(name)
+	c, _ := d.Cell(name)
+	return c, nil
 }
 
-// Register stores where the reader of a cell is, and the ID of its volume. Empty values leave the stored ones
-// as they are.
-func (d *Directory) Register(ctx context.Context, name, reader, volume string) error {
+// Register stores where the reader of a cell is.
+func (d *Directory) Register(ctx context.Context, name, reader string) error {
 	return d.edit(ctx, func(cells []Cell) ([]Cell, error) {
 		c, ok := find(cells, name)
 		if !ok {
 			return nil, fmt.Errorf("cell %s: %w", name, ErrNoCell)
 		}
-		before := c
-		c.Reader, c.Volume = cmp.Or(reader, c.Reader), cmp.Or(volume, c.Volume)
-		if c.Reader == before.Reader && c.Volume == before.Volume {
+		if c.Reader == reader {
 			return nil, errUnchanged
 		}
+		c.Reader = reader
 		return []Cell{c}, nil
 	})
 }
 
-// Flip places a repository that has been moved from one cell into another. It can be repeated. It returns the
-// epoch of the change, and fails with [ErrChanged] if the repository is placed in neither cell.
-func (d *Directory) Flip(ctx context.Context, repo events.RepoPath, from, to string) (epoch int64, err error) {
-	return d.override(ctx, repo, func(current string, o override) (string, error) {
-		switch {
-		case current == to && o.pinned:
-			return o.String(), nil
-		case current != to && current != from:
-			return "", fmt.Errorf("place %s in cell %s: it is in %s, not in %s: %w", repo, to, current, from, ErrChanged)
+// Override places a repository in a cell: until the weights do so, too, or, if pin is set, until the cell is drained.
+// A pin in that cell stays. It can be repeated. It fails with [ErrChanged] if the repository is placed neither in that
+// cell nor in from; "" permits any, for a repository that was renamed within the cell: the new path has been confirmed
+// by the remote, so what had that path is no longer it.
+func (d *Directory) Override(ctx context.Context, repo events.RepoPath, from, to string, pin bool) error {
+	for range maxAttempts {
+		if err := d.Refresh(ctx); err != nil {
+			return err
 		}
-		return to, nil // even if the weights say so: they may change meanwhile
-	})
-}
-
-// Pin keeps a repository in the cell where it is until that is drained, whatever the weights. It can be
-// repeated. It fails with [ErrChanged] if the repository is placed in another cell.
-func (d *Directory) Pin(ctx context.Context, repo events.RepoPath, cell string) (epoch int64, err error) {
-	return d.override(ctx, repo, func(current string, _ override) (string, error) {
-		if current != cell {
-			return "", fmt.Errorf("pin %s in cell %s: it is in %s: %w", repo, cell, current, ErrChanged)
+		d.mu.RLock()
+		current, o := d.place(repo.Key()), d.overrides[repo.Key()]
+		_, known := d.index[to]
+		d.mu.RUnlock()
+		if !known {
+			return fmt.Errorf("cell %s: %w", to, ErrNoCell)
 		}
-		return override{cell, true}.String(), nil
-	})
-}
-
-// Adopt pins a repository to a cell, wherever it was placed before. It is for a repository that was renamed
-// within the cell: the new path has been confirmed by the remote, so what had that path is no longer it. It
-// can be repeated.
-func (d *Directory) Adopt(ctx context.Context, repo events.RepoPath, cell string) (epoch int64, err error) {
-	return d.override(ctx, repo, func(string, override) (string, error) { return override{cell, true}.String(), nil })
+		if from != "" && current != from && current != to {
+			return fmt.Errorf("place %s in cell %s: it is in %s: %w", repo, to, current, ErrChanged)
+		}
+		value := override{to, pin || o == override{to, true}} // even if the weights say so: they may change meanwhile
+		refused, err := d.change(ctx, []any{repo.Key(), o.String(), value.String()})
+		if err != nil || !refused {
+			return err
+		}
+	}
+	return ErrChanged
 }
 
 // Settle sets Placed to Weight in all cells, when no repository is left to move, and removes the overrides
@@ -270,37 +258,6 @@ func (d *Directory) update(ctx context.Context, changed []Cell, epoch int64) (bo
 	return stored > 0, d.Refresh(ctx)
 }
 
-// override changes the override of a repository. fn is called with its cell and its override, under the lock,
-// and returns the new override.
-func (d *Directory) override(
-	ctx context.Context, repo events.RepoPath, fn func(string, override) (string, error),
-) (int64, error) {
-	for range maxAttempts {
-		if err := d.Refresh(ctx); err != nil {
-			return 0, err
-		}
-		d.mu.RLock()
-		o := d.overrides[repo.Key()]
-		value, err := fn(d.place(repo.Key()), o)
-		known := true
-		if err == nil {
-			_, known = d.index[overrideOf(value).cell]
-		}
-		d.mu.RUnlock()
-		if !known {
-			return 0, fmt.Errorf("cell %s: %w", overrideOf(value).cell, ErrNoCell)
-		}
-		if err != nil {
-			return 0, err
-		}
-		epoch, refused, err := d.change(ctx, []any{repo.Key(), o.String(), value})
-		if err != nil || len(refused) == 0 {
-			return epoch, err
-		}
-	}
-	return 0, ErrChanged
-}
-
 // forget removes the overrides for which fn, which is called under the lock, returns true.
 func (d *Directory) forget(ctx context.Context, fn func(string, override) bool) error {
 	var triples []any
@@ -312,32 +269,21 @@ func (d *Directory) forget(ctx context.Context, fn func(string, override) bool) 
 	}
 	d.mu.RUnlock()
 	for batch := range slices.Chunk(triples, 3*placeBatch) {
-		if _, _, err := d.change(ctx, batch); err != nil {
+		if _, err := d.change(ctx, batch); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// change runs place.lua, and refreshes the copy.
-func (d *Directory) change(ctx context.Context, triples []any) (epoch int64, refused []int64, err error) {
-	reply, err := placeScript.Run(ctx, d.redis, []string{placedKey, epochKey, logKey},
-		append([]any{logEntries}, triples...)...).Int64Slice()
+// change runs place.lua, and refreshes the copy. It reports whether an override is another one than expected.
+func (d *Directory) change(ctx context.Context, triples []any) (refused bool, err error) {
+	keys := []string{placedKey, epochKey, logKey}
+	n, err := placeScript.Run(ctx, d.redis, keys, append([]any{logEntries}, triples...)...).Int()
 	if err != nil {
-		return 0, nil, fmt.Errorf("change the directory of cells: %w", err)
+		return false, fmt.Errorf("change the directory of cells: %w", err)
 	}
-	if len(reply) == 0 {
-		return 0, nil, errors.New("change the directory of cells: unexpected reply of a script")
-	}
-	return reply[0], reply[1:], d.Refresh(ctx)
-}
-
-func (d *Directory) named(name string) (Cell, error) {
-	c, ok := d.Cell(name)
-	if !ok {
-		return Cell{}, fmt.Errorf("cell %s: %w", name, ErrNoCell)
-	}
-	return c, nil
+	return n > 0, d.Refresh(ctx)
 }
 
 // removable returns a cell, or an error if no other cell is active.

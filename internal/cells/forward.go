@@ -1,12 +1,10 @@
 package cells
 
 import (
-	"cmp"
 	"context"
 	_ "embed" // the script
 	"errors"
 	"fmt"
-	"strconv"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -21,9 +19,6 @@ var forwardSource string
 
 var forwardScript = redis.NewScript(forwardSource)
 
-// metadataEpoch is the metadata of a forwarded message with the epoch of the directory by which it was forwarded.
-const metadataEpoch = "lockstep_epoch"
-
 // Forwarder hands the changes in the stream of one cell that belong to another cell over to that one.
 //
 // Two cells share no script, so it is two steps, and the caller does the second one: Forward adds the change
@@ -31,52 +26,43 @@ const metadataEpoch = "lockstep_epoch"
 // stream. If it dies in between, the next Forward of the entry finds the mark and adds nothing.
 type Forwarder struct {
 	Directory *Directory
-	Cell      string        // name of the cell whose stream is read
-	Keep      time.Duration // how long a mark is kept; must be longer than entries are retried; default 15 days
+	Cell      string // name of the cell whose stream is read
 }
 
 // Forward adds a change to the stream of its cell, with the same ID, and returns the cell's name; or "" if
-// the change belongs to this cell. The error is one of contention if the copy of the directory is older than
-// the one by which the change was forwarded here and cannot be refreshed, or if the other cell does not
+// the change belongs to this cell. The error is one of contention if the directory or the other cell does not
 // answer. Unless the change belongs elsewhere, it sends no command.
 func (f *Forwarder) Forward(msg *message.Message, entry string, repo events.RepoPath) (cell string, err error) {
 	ctx := msg.Context()
-	epoch, _ := strconv.ParseInt(msg.Metadata.Get(metadataEpoch), 10, 64)
-	place, own := f.Directory.placeAt(repo)
-	if f.here(place) && own >= epoch {
+	if f.here(f.Directory.Place(repo)) {
 		return "", nil
 	}
 	if err := f.Directory.Refresh(ctx); err != nil {
 		return "", park("refresh: %w", err)
 	}
-	place, own = f.Directory.placeAt(repo)
-	switch {
-	case own < epoch:
-		return "", park("epoch %d is older than epoch %d, by which change %.80q was forwarded here", own, epoch, msg.UUID)
-	case f.here(place):
+	place := f.Directory.Place(repo)
+	if f.here(place) {
 		return "", nil
 	}
-	if err := f.add(ctx, msg, entry, place, own); err != nil {
+	if err := f.add(ctx, msg, entry, place); err != nil {
 		return "", park("forward change to cell %s: %w", place.Name, err)
 	}
 	return place.Name, nil
 }
 
+// keepMark is how long a mark is kept: longer than entries are retried.
+const keepMark = 15 * 24 * time.Hour
+
 // here reports whether a repository with this place is in the forwarder's cell. It is if it is placed nowhere.
 func (f *Forwarder) here(place Cell) bool { return place.Name == f.Cell || place.Name == "" }
 
 // add is the first step. It retries nothing: the entry is redelivered.
-func (f *Forwarder) add(ctx context.Context, msg *message.Message, entry string, to Cell, epoch int64) error {
-	forwarded := message.NewMessage(msg.UUID, msg.Payload)
-	for name, value := range msg.Metadata {
-		forwarded.Metadata.Set(name, value)
-	}
-	forwarded.Metadata.Set(metadataEpoch, strconv.FormatInt(epoch, 10))
-	fields, err := stream.Fields(forwarded)
+func (f *Forwarder) add(ctx context.Context, msg *message.Message, entry string, to Cell) error {
+	fields, err := stream.Fields(msg)
 	if err != nil {
 		return err
 	}
-	args := []any{cmp.Or(f.Keep, 15*24*time.Hour).Milliseconds()}
+	args := []any{keepMark.Milliseconds()}
 	for _, field := range fields {
 		args = append(args, field)
 	}

@@ -3,19 +3,18 @@
 -- KEYS    1 overrides (hash)   2 epoch (string)   3 log (stream)
 -- ARGV    1 entries that the log keeps
 --         2… triples: key of a repository, its override or '' if there is none, the new override or '' to delete it
--- Returns the epoch, which is a new one if an override has changed, and the indexes, from 0, of the triples whose override is neither
--- the expected nor the new one.
+-- Returns how many overrides are neither the expected nor the new one.
 -- Fails with WRONGTYPE if a key has another type, and if the log is ahead of the epoch, without changing anything.
 
 local epoch = tonumber(redis.call('GET', KEYS[2]) or '0')
-local lines, todo, refused = {}, {}, {}
+local lines, todo, refused = {}, {}, 0
 for i = 2, #ARGV, 3 do
   local current = redis.call('HGET', KEYS[1], ARGV[i]) or ''
   if current == ARGV[i + 1] and current ~= ARGV[i + 2] then
     lines[#lines + 1] = ARGV[i] .. ' ' .. ARGV[i + 2]
     todo[#todo + 1] = i
   elseif current ~= ARGV[i + 2] then
-    refused[#refused + 1] = (i - 2) / 3
+    refused = refused + 1
   end
 end
 if #todo > 0 then
@@ -31,4 +30,4 @@ if #todo > 0 then
     end
   end
 end
-return {epoch, unpack(refused)}
+return refused

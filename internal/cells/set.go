@@ -71,7 +71,7 @@ func (s *Set) Of(repo events.RepoPath) (Member, error) {
 	if c.Name == "" {
 		return Member{}, fmt.Errorf("place %s: %w", repo, ErrNoCells)
 	}
-	return memberOf(c), nil
+	return c.Member(), nil
 }
 
 // Cell returns a cell by its name.
@@ -91,13 +91,14 @@ func (s *Set) Members() []Member {
 	var members []Member
 	for _, c := range s.directory.Cells() {
 		if c.State != Gone {
-			members = append(members, memberOf(c))
+			members = append(members, c.Member())
 		}
 	}
 	return members
 }
 
-func memberOf(c Cell) Member { return Member{Name: c.Name, Namespace: c.Prefix} }
+// Member returns the cell as a [Member].
+func (c Cell) Member() Member { return Member{Name: c.Name, Namespace: c.Prefix} }
 
 // AnswerTimeout is how long a list waits for the cells to answer.
 const AnswerTimeout = time.Second

@@ -8,7 +8,6 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"lockstep/events"
-	"lockstep/internal/app"
 	"lockstep/internal/cells"
 	"lockstep/internal/changes"
 	"lockstep/internal/config"
@@ -39,7 +38,7 @@ func await(ctx context.Context, client redis.UniversalClient, cfg config.Config,
 	if !ok {
 		return events.Result{}, errForgotten
 	}
-	return await(ctx, client, app.InCell(cfg, cell), entry)
+	return await(ctx, client, cfg.In(cell), entry)
 }
 
 // timedOut reports whether the deadline of ctx has passed. It does not inspect errors: a connection may see

@@ -1,10 +1,10 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
-	"slices"
 	"strconv"
 	"time"
 
@@ -15,10 +15,9 @@ import (
 	"lockstep/internal/access"
 	"lockstep/internal/app"
 	"lockstep/internal/cells"
-	"lockstep/internal/cells/move"
 	"lockstep/internal/config"
+	"lockstep/internal/operate"
 	"lockstep/internal/term"
-	"lockstep/internal/volume"
 	"lockstep/internal/watch"
 )
 
@@ -49,103 +48,51 @@ func onDirectory(
 	})
 }
 
-// listedCell is a cell in the output of ls.
-type listedCell struct {
-	cells.Cell
-	Epoch    int64   `json:"epoch"`
-	Share    float64 `json:"share"` // of the weights by which repositories are placed now, 0 to 1
-	Watched  int64   `json:"watched"`
-	NoAnswer string  `json:"no_answer,omitempty"`
-
-	Out *app.MovesLeft `json:"moves_out,omitempty"` // repositories that are left to move to other cells
-	In  *app.MovesLeft `json:"moves_in,omitempty"`  // to this cell
-	// to this cell, whose last attempt failed; at most 20 are counted
-	Failed int `json:"moves_failed,omitempty"`
-}
-
 func newCellsListCommand(std term.Streams) *cobra.Command {
 	var out term.Output
 	return withListFlags(&cobra.Command{
 		Use:   "ls",
 		Short: "List cells with their weights and states",
 		Long: "List the cells of the directory. PLACED is the weight by which repositories are placed now, WEIGHT\n" +
-			"the one by which they shall be when all have been moved. While repositories are moved, OUT and IN\n" +
-			"are how many are left, how many are moved a second and the time that the rest will take. lockstep\n" +
-			"cells plan has the reasons of failed moves.",
+			"the one by which they shall be when all have been moved. OUT is how many are left to move to other\n" +
+			"cells. lockstep cells plan has the reasons of failed moves.",
 		Example: "  lockstep cells ls --redis redis+cluster://127.0.0.1:7000\n" +
 			"  lockstep cells ls -o wide --redis redis+cluster://127.0.0.1:7000",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return onDirectory(cmd, std, func(
 				ctx context.Context, _ config.Config, client redis.UniversalClient, directory *cells.Directory,
 			) error {
-				list := listCells(ctx, client, directory)
-				failedMoves := app.FailedMoves(ctx, client, directory, maxFailed)
-				for i, cell := range list {
-					failed := failedMoves[cell.Name]
-					if len(failed) == 0 {
-						continue
-					}
-					list[i].Failed = len(failed)
-					last := slices.MaxFunc(failed, func(a, b move.Request) int { return a.Requested.Compare(b.Requested) })
-					fmt.Fprintf(std.Stderr, "lockstep: moves to cell %s failed, that of %s: %s; "+
-						"see lockstep cells plan\n", cell.Name, last.Repo, term.Printable(last.Error))
-				}
+				list := operate.Directory(ctx, client, directory)
 				return term.ShowList(std, &out, list, list, cellColumns)
 			})
 		},
 	}, config.Common, &out)
 }
 
-const maxFailed = 20 // failed moves to each cell that are counted
-
-func listCells(ctx context.Context, client redis.UniversalClient, directory *cells.Directory) []listedCell {
-	list := []listedCell{}
-	for _, c := range app.ReadCells(ctx, client, directory) {
-		one := listedCell{Cell: c.Cell, Epoch: c.Epoch, Share: c.Share, Watched: c.Watched}
-		if c.Missing != nil {
-			one.NoAnswer = c.Missing.Error
-		}
-		if c.Out.Left > 0 {
-			one.Out = &c.Out
-		}
-		if c.In.Left > 0 {
-			one.In = &c.In
-		}
-		list = append(list, one)
-	}
-	return list
-}
-
-// movesText says how many repositories are left to move, or "" if none are.
-func movesText(m *app.MovesLeft) string {
-	if m == nil {
-		return ""
-	}
-	return m.String()
-}
-
 // cellColumns is how ls prints cells.
-var cellColumns = term.List[listedCell]{
-	Columns: []term.Column[listedCell]{
-		{Head: "CELL", Text: func(c listedCell) string { return c.Name }},
-		{Head: "STATE", Text: func(c listedCell) string {
+var cellColumns = term.List[operate.Cell]{
+	Columns: []term.Column[operate.Cell]{
+		{Head: "CELL", Text: func(c operate.Cell) string { return c.Name }},
+		{Head: "STATE", Text: func(c operate.Cell) string {
 			if c.NoAnswer != "" {
 				return string(c.State) + ", no answer"
 			}
 			return string(c.State)
 		}},
-		{Head: "WEIGHT", Text: func(c listedCell) string { return strconv.Itoa(c.Target()) }},
-		{Head: "PLACED", Text: func(c listedCell) string { return strconv.Itoa(c.Placed) }},
-		{Head: "SHARE", Text: func(c listedCell) string { return fmt.Sprintf("%.1f %%", 100*c.Share) }},
-		{Head: "WATCHED", Text: func(c listedCell) string { return strconv.FormatInt(c.Watched, 10) }},
-		{Head: "OUT", Text: func(c listedCell) string { return movesText(c.Out) }, Optional: true},
-		{Head: "IN", Text: func(c listedCell) string { return movesText(c.In) }, Optional: true},
-		{Head: "PREFIX", Text: func(c listedCell) string { return string(c.Prefix) }, Wide: true},
-		{Head: "READER", Text: func(c listedCell) string { return term.Printable(c.Reader) }, Wide: true},
-		{Head: "VOLUME", Text: func(c listedCell) string { return term.Printable(c.Volume) }, Wide: true},
-		{Head: "EPOCH", Text: func(c listedCell) string { return strconv.FormatInt(c.Epoch, 10) }, Wide: true},
+		{Head: "WEIGHT", Text: func(c operate.Cell) string { return strconv.Itoa(c.Target()) }},
+		{Head: "PLACED", Text: func(c operate.Cell) string { return strconv.Itoa(c.Placed) }},
+		{Head: "SHARE", Text: func(c operate.Cell) string { return fmt.Sprintf("%.1f %%", c.Percent()) }},
+		{Head: "WATCHED", Text: func(c operate.Cell) string { return strconv.FormatInt(c.Watched, 10) }},
+		{Head: "OUT", Text: func(c operate.Cell) string {
+			if c.Out == 0 {
+				return ""
+			}
+			return strconv.Itoa(c.Out)
+		}, Optional: true},
+		{Head: "PREFIX", Text: func(c operate.Cell) string { return string(c.Prefix) }, Wide: true},
+		{Head: "READER", Text: func(c operate.Cell) string { return term.Printable(c.Reader) }, Wide: true},
 	},
-	Name:  func(c listedCell) string { return c.Name },
+	Name:  func(c operate.Cell) string { return c.Name },
 	Empty: "no cells; a deployment needs none, and becomes one with lockstep cells add NAME --cell-prefix 'lockstep:{0}:'",
 }
 
@@ -155,16 +102,15 @@ func newCellsPlanCommand(std term.Streams) *cobra.Command {
 		Use:   "plan",
 		Short: "Show which repositories are to be moved between cells",
 		Long: "Go through the repositories of all cells, and show how many are to be moved from where to where\n" +
-			"until they are placed as the weights want it, and which moves failed and why. Sizes are those of the\n" +
-			"repositories on the volume at --root, if it is that of a cell. It changes nothing. Exit code 1 if a\n" +
-			"cell does not answer.",
+			"until they are placed as the weights want it, and which moves failed and why. It changes nothing. Exit\n" +
+			"code 1 if a cell does not answer.",
 		Example: "  lockstep cells plan --redis redis+cluster://127.0.0.1:7000\n" +
-			"  lockstep cells plan --root /srv/repos --redis redis+cluster://127.0.0.1:7000 -o json",
+			"  lockstep cells plan --redis redis+cluster://127.0.0.1:7000 -o json",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return onDirectory(cmd, std, func(
-				ctx context.Context, cfg config.Config, client redis.UniversalClient, directory *cells.Directory,
+				ctx context.Context, _ config.Config, client redis.UniversalClient, directory *cells.Directory,
 			) error {
-				plan, err := app.PlanCells(ctx, client, directory, sizes(ctx, cfg, client))
+				plan, err := app.PlanCells(ctx, client, directory)
 				if err != nil {
 					return err
 				}
@@ -174,26 +120,7 @@ func newCellsPlanCommand(std term.Streams) *cobra.Command {
 				return lacking(plan.Missing)
 			})
 		},
-	}, config.Common|config.Reading, &out)
-}
-
-// sizes returns the sizes of repositories on the volume that is mounted here.
-func sizes(
-	ctx context.Context, cfg config.Config, client redis.UniversalClient,
-) func(cells.Member, events.RepoPath) (int64, bool) {
-	volumes := map[cells.Member]*volume.Volume{}
-	return func(cell cells.Member, repo events.RepoPath) (int64, bool) {
-		mounted, known := volumes[cell]
-		if !known {
-			mounted, _ = app.ViewVolume(ctx, app.InCell(cfg, cell), client) // without it, the size is not known
-			volumes[cell] = mounted
-		}
-		disk, err := describe(mounted, repo.String())
-		if err != nil || disk == nil {
-			return 0, false
-		}
-		return disk.Bytes, true
-	}
+	}, config.Common, &out)
 }
 
 func planTable(plan app.CellPlan) func(io.Writer) {
@@ -201,36 +128,21 @@ func planTable(plan app.CellPlan) func(io.Writer) {
 		if len(plan.Moves) == 0 {
 			fmt.Fprintf(w, "nothing to move: %d repositories\n", plan.Repos)
 		} else {
-			fmt.Fprintf(w, "FROM\tTO\tREPOSITORIES\tSIZE\n")
+			fmt.Fprintf(w, "FROM\tTO\tREPOSITORIES\n")
 		}
 		for _, m := range plan.Moves {
-			size := volume.BytesText(m.Bytes)
-			switch {
-			case m.Measured == 0:
-				size = "unknown"
-			case m.Measured < m.Repos:
-				size = fmt.Sprintf("%s in %d of them", size, m.Measured)
-			}
-			fmt.Fprintf(w, "%s\t%s\t%d\t%s\n", m.From, m.To, m.Repos, size)
+			fmt.Fprintf(w, "%s\t%s\t%d\n", m.From, m.To, m.Repos)
 		}
 		for _, m := range plan.Failed {
-			outcome := "will be tried again"
-			if m.Refused {
-				outcome = "is refused until this is resolved"
-			}
-			fmt.Fprintf(w, "the move of %s from %s to %s failed (%d attempts) and %s: %s\n", m.Repo, m.From, m.To,
-				m.Tries, outcome, term.Printable(m.Error))
-		}
-		if plan.Strays > 0 {
-			fmt.Fprintf(w, "%d repositories are also in a cell where they are not placed; "+
-				"their changes there are forwarded\n", plan.Strays)
+			fmt.Fprintf(w, "the move of %s from %s to %s failed and will be tried again: %s\n", m.Repo, m.From, m.To,
+				term.Printable(m.Error))
 		}
 	}
 }
 
 // cellChanged is the output of add and drain.
 type cellChanged struct {
-	Cell    listedCell   `json:"cell"`
+	Cell    operate.Cell `json:"cell"`
 	Plan    app.CellPlan `json:"plan"`
 	Settled bool         `json:"settled"`           // nothing is left to move
 	Watches *int         `json:"watches,omitempty"` // of a lost cell, placed elsewhere
@@ -275,17 +187,14 @@ func newCellsAddCommand(std term.Streams) *cobra.Command {
 					return err
 				}
 				changed := cellChanged{}
-				_, known := directory.Cell(args[0])
-				cell, err := directory.AddAfter(ctx, args[0], events.Namespace(prefix), weight, func(
-					ctx context.Context, cell cells.Cell,
-				) error {
-					if known { // it could bring back removed ones
-						return nil
+				if _, known := directory.Cell(args[0]); !known { // else it could bring back removed ones
+					former := access.NewTokens(client, events.Namespace(cmp.Or(prefix, string(cells.PrefixOf(args[0])))))
+					var err error
+					if changed.Tokens, err = former.CopyTo(ctx, access.NewTokens(client, cells.DefaultPrefix)); err != nil {
+						return err
 					}
-					copied, err := access.NewTokens(client, cell.Prefix).CopyTo(ctx, access.NewTokens(client, cells.DefaultPrefix))
-					changed.Tokens += copied
-					return err
-				})
+				}
+				cell, err := directory.Add(ctx, args[0], events.Namespace(prefix), weight)
 				if err != nil {
 					return err
 				}
@@ -375,7 +284,7 @@ func giveUpCell(
 	if err != nil {
 		return err
 	}
-	member := cells.Member{Name: cell.Name, Namespace: cell.Prefix}
+	member := cell.Member()
 	answer := cells.Gather(ctx, []cells.Member{member}, cells.AnswerTimeout, func(
 		ctx context.Context, m cells.Member,
 	) (int64, error) {
@@ -401,7 +310,7 @@ func showChanged(
 	ctx context.Context, std term.Streams, out term.Output, client redis.UniversalClient, directory *cells.Directory,
 	cell cells.Cell, changed cellChanged,
 ) error {
-	plan, err := app.PlanCells(ctx, client, directory, nil)
+	plan, err := app.PlanCells(ctx, client, directory)
 	if err != nil {
 		return err
 	}
@@ -412,7 +321,7 @@ func showChanged(
 		}
 		changed.Settled = true
 	}
-	for _, c := range listCells(ctx, client, directory) {
+	for _, c := range operate.Directory(ctx, client, directory) {
 		if c.Name == cell.Name {
 			changed.Cell = c
 		}

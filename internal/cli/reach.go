@@ -98,7 +98,7 @@ func onRedis(
 		if !set.IsSingle() {
 			return term.UsageError(errOneCell)
 		}
-		return fn(ctx, app.InCell(cfg, set.Members()[0]), client)
+		return fn(ctx, cfg.In(set.Members()[0]), client)
 	})
 }
 
@@ -116,7 +116,7 @@ func onRepo(
 		if err != nil {
 			return err
 		}
-		return cell.Explain(fn(ctx, app.InCell(cfg, cell), client))
+		return cell.Explain(fn(ctx, cfg.In(cell), client))
 	})
 }
 
@@ -141,7 +141,7 @@ func oneCell(ctx context.Context, cfg config.Config) (config.Config, error) {
 		if !set.IsSingle() {
 			return term.UsageError(errOneCell)
 		}
-		cfg = app.InCell(cfg, set.Members()[0])
+		cfg = cfg.In(set.Members()[0])
 		return nil
 	})
 	return cfg, err

@@ -60,7 +60,7 @@ func newReposListCommand(std term.Streams) *cobra.Command {
 					if err != nil {
 						return nil, false, err
 					}
-					list, err := describeRepos(ctx, app.InCell(cfg, cell), client, operate.Shown(set, cell), summaries)
+					list, err := describeRepos(ctx, cfg.In(cell), client, operate.Shown(set, cell), summaries)
 					if list != nil && err != nil { // some could not be measured; list all of them anyway
 						fmt.Fprintf(std.Stderr, "lockstep: %s\n", term.OneLine(err))
 						err = nil

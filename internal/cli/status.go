@@ -56,7 +56,7 @@ func newStatusCommand(std term.Streams) *cobra.Command {
 						return err
 					}
 					read = func(ctx context.Context) (term.Table, error) {
-						detail, err := readRepo(ctx, client, app.InCell(cfg, cell), repo)
+						detail, err := readRepo(ctx, client, cfg.In(cell), repo)
 						return detail, cell.Explain(err)
 					}
 				}

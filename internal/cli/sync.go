@@ -137,7 +137,7 @@ func syncThrough(
 		if err != nil {
 			return err
 		}
-		cfg := app.InCell(cfg, cell)
+		cfg := cfg.In(cell)
 		warnWithoutWorker(ctx, client, cfg, std)
 		defer showProgress(std, client, cfg, change)()
 		result, err = request(ctx, client, cfg, change)

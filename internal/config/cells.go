@@ -25,6 +25,12 @@ func (c *Config) checkCells() error {
 	return nil
 }
 
+// In returns the configuration for one cell.
+func (c Config) In(cell cells.Member) Config {
+	c.Prefix, c.Cell = string(cell.Namespace), cell.Name
+	return c
+}
+
 // Directory returns the prefix of the directory of cells, or "" if there is none.
 func (c *Config) Directory() events.Namespace {
 	if c.Cell == "" {

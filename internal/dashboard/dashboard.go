@@ -41,7 +41,7 @@ type Config struct {
 	Webhooks  func(context.Context) ([]intake.Received, error) // newest first; by default read from Redis
 	Followers Followers                                        // shown to admins; optional
 	// of the directory, called often; nil without cells
-	Cells func(context.Context) []Cell
+	Cells func(context.Context) []operate.Cell
 	// bytes on the local volume, false if unknown; optional
 	Size func(events.RepoPath) (int64, bool)
 	Full func() bool // the local volume is nearly full; optional

@@ -82,8 +82,9 @@ type overview struct {
 	Followers     []followerLine // for admins only
 	MoreFollowers int            // number of followers omitted from Followers
 
-	Cells        []Cell   // of the directory, if there are several
-	MissingCells []string // that do not answer, whose failing repositories Failing lacks
+	Cells        []operate.Cell // of the directory, if there are several
+	Cell         string         // the one that the dashboard shows
+	MissingCells []string       // that do not answer, whose failing repositories Failing lacks
 
 	Charts  template.HTML // series of completed buckets, as JSON
 	Edge    template.HTML // series of the newest buckets, which still change
@@ -186,7 +187,7 @@ func (d *Dashboard) loadOverview(ctx context.Context, _ url.Values, admin bool) 
 		Apps: o.FailingApps, Groups: waitsOf(streams), Unasked: unasked, Full: d.cfg.Full != nil && d.cfg.Full(),
 	}.Verdict()
 	if d.cfg.Cells != nil {
-		o.Cells = d.cfg.Cells(ctx)
+		o.Cells, o.Cell = d.cfg.Cells(ctx), d.cfg.Cell
 	}
 	if admin {
 		if o.Followers, o.MoreFollowers, err = d.followersShown(ctx); err != nil {

@@ -77,14 +77,20 @@ func TestCellJoinsUnderLoad(t *testing.T) {
 	j.check(fifth, asked, calm)
 }
 
-// TestCellJoinsWhateverDies is the same while the worker of the fifth cell is killed after random steps of its moves. At the moments of its
-// death, workers and readers of the other cells are killed too, and once a master of the cluster.
+// TestCellJoinsWhateverDies is the same while workers of the other cells are killed after random steps of their moves. At the moments of their
+// death, the worker of the fifth cell and readers are killed too, and once a master of the cluster.
 func TestCellJoinsWhateverDies(t *testing.T) {
 	testenv.Long(t)
 	j := startJoining(t, sized(40, 10_000))
 	asked := j.asked()
 	j.deaths = true
+	for _, name := range joinedCells {
+		j.plan(name, false)
+	}
 	fifth := j.addWeighted("eu-5", sized(9*cells.DefaultWeight, cells.DefaultWeight)) // of few repositories, enough have to move
+	j.workers[fifth.name] = j.startWorker(fifth)
+	j.workers[fifth.name].AwaitLog("worker takes changes")
+	j.readers[fifth.name] = j.startReader(fifth)
 	kills := map[string]int{}
 	joined := make(chan struct{})
 	go func() {
@@ -101,7 +107,7 @@ func TestCellJoinsWhateverDies(t *testing.T) {
 		}
 	})
 	t.Logf("killed: %v", kills)
-	if kills["masters"] != 1 || kills["workers of others"] == 0 || kills["readers"] == 0 {
+	if len(kills) < 5 || kills["masters"] != 1 || kills["workers of eu-5"] == 0 || kills["readers"] == 0 {
 		t.Errorf("killed %v, want a master, workers and readers", kills)
 	}
 	j.check(fifth, asked, len(j.repos)) // without the first clones
@@ -275,29 +281,32 @@ func (j *joining) isSettled() bool {
 	return j.directory.Refresh(context.Background()) == nil && !j.directory.Pending()
 }
 
-// killAll kills n processes while the fifth cell joins, and then starts its worker for good.
+// killAll kills n processes while the fifth cell joins, and starts each again.
 func (j *joining) killAll(fifth *cellUnderTest, n int, kills map[string]int) {
-	steps := []string{"arriving", "marked", "flipped", "requested", "activated", "done"}
+	steps := []string{"marked", "activated", "flipped", "requested", "done"}
 	dir, count := j.TempDir(), 0
 	perDeath := max(1, len(j.repos)/5*3/n) // so that moves are left until the last kill
 	for count < n {
-		step := steps[count/2%len(steps)]
-		died, err := runUntilKilled(dir, j.args(fifth), "move "+step, 1+rand.N(perDeath), time.Duration(sized(5, 20))*time.Second)
+		step, name := steps[count/2%len(steps)], joinedCells[rand.N(len(joinedCells))]
+		j.workers[name].Kill()
+		j.plan(name, true)
+		died, err := runUntilKilled(dir, j.args(j.cells[name]), "move "+step, 1+rand.N(perDeath), time.Duration(sized(10, 20))*time.Second)
+		j.plan(name, false)
 		if err != nil {
 			j.Error(err)
 			return
 		}
 		if died {
-			kills["worker of eu-5 after "+step]++
+			kills["workers after "+step]++
 		} else {
-			kills["worker of eu-5 at any time"]++
+			kills["workers at any time"]++
 		}
-		name := joinedCells[rand.N(len(joinedCells))]
+		j.workers[name] = j.startWorker(j.cells[name])
 		switch count / 2 % 4 {
 		case 0, 2:
-			j.workers[name].Kill()
-			j.workers[name] = j.startWorker(j.cells[name])
-			kills["workers of others"]++
+			j.workers[fifth.name].Kill()
+			j.workers[fifth.name] = j.startWorker(fifth)
+			kills["workers of eu-5"]++
 		case 1, 3:
 			j.readers[name].Kill()
 			j.readers[name] = j.startReader(j.cells[name])
@@ -313,9 +322,19 @@ func (j *joining) killAll(fifth *cellUnderTest, n int, kills map[string]int) {
 			count++
 		}
 	}
-	j.workers[fifth.name] = j.startWorker(fifth)
-	j.workers[fifth.name].AwaitLog("worker takes changes")
-	j.readers[fifth.name] = j.startReader(fifth)
+	for _, name := range joinedCells {
+		j.plan(name, true)
+	}
+}
+
+// plan lets the workers of a cell plan moves, or keeps them from it, so that those do that are killed.
+func (j *joining) plan(cell string, may bool) {
+	key := j.cells[cell].namespace.Rebalance()
+	if may {
+		j.client.Del(j.Context(), key)
+		return
+	}
+	j.client.Set(j.Context(), key, "test", time.Hour)
 }
 
 // answer is a result of a repository in a cell.

@@ -164,7 +164,7 @@ func TestReaderOfACellServesAllCells(t *testing.T) {
 	node.process.Kill()
 }
 
-// TestRepositoryIsServedWhileItMoves kills the worker that moves a repository when the directory has changed and the new cell does not have it
+// TestRepositoryIsServedWhileItMoves kills the process that moves a repository when the directory has changed and the new cell does not have it
 // yet: the readers of both cells serve and list it, from the old one. That goes on until the remote answers and the new cell has fetched it.
 func TestRepositoryIsServedWhileItMoves(t *testing.T) {
 	testenv.Long(t)
@@ -173,9 +173,7 @@ func TestRepositoryIsServedWhileItMoves(t *testing.T) {
 	rig.requireToken()
 	one, two := rig.cells["eu-1"], rig.cells["eu-2"]
 	rig.startWorker(one).AwaitLog("worker takes changes")
-	worker := rig.startWorker(two)
-	worker.AwaitLog("worker takes changes")
-	worker.Kill()
+	rig.startWorker(two).AwaitLog("worker takes changes")
 	rig.startReader(one)
 	rig.startReader(two)
 	repo := rig.create(one, "moves")
@@ -201,14 +199,10 @@ func TestRepositoryIsServedWhileItMoves(t *testing.T) {
 	}
 	proctest.Eventually(t, func() bool { return served(two.reader, "/api/v1/repos/"+repo.String()+"/refs") }, "the readers know each other")
 	check("before", "/api/v1/repos?after=eu-1:")
-	rig.request(repo, one, two)
-	if died, err := runUntilKilled(t.TempDir(), rig.args(two), "move flipped", 1, time.Minute); err != nil || !died {
-		t.Fatalf("worker was not killed: %v", err)
-	}
+	rig.git.Answer(repo.String(), http.StatusServiceUnavailable)
+	rig.dieMoving(repo, one, two, "flipped")
 	time.Sleep(1500 * time.Millisecond) // the copies of the directory are a second old at most
 	check("while it moves", "/api/v1/repos?after=eu-1:")
-	rig.git.Answer(repo.String(), http.StatusServiceUnavailable)
-	rig.startWorker(two)
 	rig.awaitMoved(repo, two)
 	proctest.Eventually(t, func() bool {
 		known, err := two.states.Load(t.Context(), repo)
@@ -217,14 +211,11 @@ func TestRepositoryIsServedWhileItMoves(t *testing.T) {
 	}, "the new cell cannot fetch it")
 	time.Sleep(3 * time.Second) // longer than the old names stay once they may go
 	check("before it is fetched", "/api/v1/repos?after=eu-1:")
-	rig.pin = true // or nobody wants it
-	rig.request(repo, two, one)
-	proctest.Eventually(t, func() bool {
-		request, kept, err := rig.queue(one).Get(t.Context(), repo)
-		return err == nil && kept && strings.Contains(request.Error, "has not fetched")
-	}, "it is not moved on before it is fetched")
+	stop := rig.request(repo, two, one)
+	rig.awaitFailure(repo, "has not fetched") // it is not moved on before that
 	check("while it is to move back", "/api/v1/repos?after=eu-1:")
-	proctest.Must(0, rig.client.Del(t.Context(), one.namespace.Arrivals(), one.namespace.Arrivals()+":due").Err())(t)
+	stop()
+	rig.moving.Wait()
 	registry := watch.NewRegistry(rig.client, two.namespace)
 	set := proctest.Must(registry.Of(t.Context(), repo))(t)
 	for _, w := range set.Watches { // who may read it is decided in its present cell

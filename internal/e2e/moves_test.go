@@ -2,23 +2,24 @@ package e2e
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
 
-	"github.com/ThreeDotsLabs/watermill/components/delay"
 	"github.com/google/uuid"
 	"github.com/redis/go-redis/v9"
 
 	"lockstep/events"
 	"lockstep/events/stream"
-	"lockstep/handlers"
 	"lockstep/internal/app"
 	"lockstep/internal/cells"
 	"lockstep/internal/cells/move"
@@ -26,7 +27,6 @@ import (
 	"lockstep/internal/ext/submodules"
 	"lockstep/internal/ext/views"
 	"lockstep/internal/gitserver"
-	"lockstep/internal/logtest"
 	"lockstep/internal/proctest"
 	"lockstep/internal/redistest"
 	"lockstep/internal/state"
@@ -44,7 +44,9 @@ type cellRig struct {
 	client    redis.UniversalClient
 	directory *cells.Directory
 	cells     map[string]*cellUnderTest
-	pin       bool // requests ask for the repository to stay in the new cell
+	pin       bool // moves ask for the repository to stay in the new cell
+	moving    sync.WaitGroup
+	failed    sync.Map // key of a repository → error of its last move
 
 	tokenFile string // with the API token of all processes; "": they have none
 }
@@ -65,6 +67,7 @@ func startCells(t *testing.T, names ...string) *cellRig {
 func startCellsAt(t *testing.T, cluster *redistest.Cluster, names ...string) *cellRig {
 	t.Helper()
 	rig := &cellRig{T: t, git: proctest.StartGit(t), url: cluster.URL(), cells: map[string]*cellUnderTest{}, pin: true}
+	t.Cleanup(rig.moving.Wait)
 	rig.client = redisAt(t, rig.url)
 	rig.directory = proctest.Must(cells.OpenOrNew(t.Context(), rig.client))(t)
 	for _, name := range names {
@@ -164,29 +167,63 @@ func (r *cellRig) awaitGiven(c *cellUnderTest, repo events.RepoPath, commit stri
 	}, "%s is at %.12s in cell %s", repo, commit, c.name)
 }
 
-func (r *cellRig) queue(c *cellUnderTest) *move.Queue { return move.NewQueue(r.client, c.namespace) }
+// request moves a repository in the background, as lockstep repos move does, until that succeeds or is not wanted any more, or stop is
+// called.
+func (r *cellRig) request(repo events.RepoPath, from, to *cellUnderTest) (stop func()) {
+	mover := move.Mover{Directory: r.directory, Redis: r.client, Lease: time.Second, Log: slog.New(slog.DiscardHandler)}
+	ctx, stop := context.WithCancel(r.Context())
+	pin := r.pin
+	r.moving.Go(func() {
+		for app.Sleep(ctx, 100*time.Millisecond) {
+			err := mover.Move(ctx, repo, from.name, to.name, pin)
+			if err == nil {
+				return
+			}
+			r.failed.Store(repo.Key(), err.Error())
+			if errors.Is(err, cells.ErrChanged) {
+				return
+			}
+		}
+	})
+	return stop
+}
 
-// request requests a move.
-func (r *cellRig) request(repo events.RepoPath, from, to *cellUnderTest) {
+// awaitFailure waits until a move of a repository has failed for a reason.
+func (r *cellRig) awaitFailure(repo events.RepoPath, reason string) {
 	r.Helper()
-	if err := r.directory.Refresh(r.Context()); err != nil {
-		r.Fatal(err)
+	proctest.Eventually(r.T, func() bool {
+		failed, _ := r.failed.Load(repo.Key())
+		text, _ := failed.(string)
+		return strings.Contains(text, reason)
+	}, "the move of %s fails: %s", repo, reason)
+}
+
+// awaitLive waits until a worker of a cell has subscribed to its changes.
+func (r *cellRig) awaitLive(c *cellUnderTest) {
+	r.Helper()
+	proctest.Eventually(r.T, func() bool {
+		workers, err := stream.Consumers(r.Context(), r.client, c.namespace.Changes(), events.WorkersGroup)
+		return err == nil && len(workers) > 0
+	}, "a worker of cell %s is live", c.name)
+}
+
+// dieMoving moves a repository with lockstep repos move, which is killed when it has finished a step.
+func (r *cellRig) dieMoving(repo events.RepoPath, from, to *cellUnderTest, step string) {
+	r.Helper()
+	r.awaitLive(to)
+	died, err := runUntilKilled(r.TempDir(), r.args(from, "--move", repo.String(), "--to", to.name), "move "+step, 1, time.Minute)
+	if err != nil || !died {
+		r.Fatalf("the process was not killed after %q: %v", step, err)
 	}
-	proctest.Must(r.queue(to).Request(r.Context(), move.Request{Repo: repo, From: from.name, Epoch: r.directory.Epoch(), Pin: r.pin}, true))(r.T)
 }
 
 func (r *cellRig) awaitMoved(repo events.RepoPath, to *cellUnderTest) {
 	r.Helper()
 	proctest.Eventually(r.T, func() bool {
-		_, waiting, err := r.queue(to).Get(r.Context(), repo)
-		return err == nil && !waiting
+		known, err := to.states.Load(r.Context(), repo)
+		_, came := known.From()
+		return err == nil && known.IsHere() && came && r.directory.Refresh(r.Context()) == nil && r.directory.Place(repo).Name == to.name
 	}, "%s has moved to %s", repo, to.name)
-	if err := r.directory.Refresh(r.Context()); err != nil {
-		r.Fatal(err)
-	}
-	if at := r.directory.Place(repo).Name; at != to.name {
-		r.Errorf("%s is placed in %s, want %s", repo, at, to.name)
-	}
 }
 
 // results returns the results of a repository in a cell for the app that changed something, in order.
@@ -231,17 +268,17 @@ func (r *cellRig) assertTree(c *cellUnderTest, repo events.RepoPath, content str
 	}
 }
 
-// TestRepositoryMovesBetweenCellsWhateverDies moves one repository for each step of a move, of which the worker that does the step is
+// TestRepositoryMovesBetweenCellsWhateverDies moves one repository for each step of a move, of which the process that does the step is
 // killed when it has finished it. Pushes arrive in the old cell before, during and after the move.
 func TestRepositoryMovesBetweenCellsWhateverDies(t *testing.T) {
 	t.Parallel()
 	rig := startCells(t, "eu-1", "eu-2")
 	one, two := rig.cells["eu-1"], rig.cells["eu-2"]
-	old := rig.startWorker(one)
-	old.AwaitLog("worker takes changes")
+	rig.startWorker(one).AwaitLog("worker takes changes")
+	rig.startWorker(two).AwaitLog("worker takes changes")
 	rig.startReader(one)
 
-	steps := []string{"arriving", "marked", "flipped", "requested", "activated", "done"}
+	steps := []string{"marked", "activated", "flipped", "requested", "done"}
 	repos, lasts := map[string]events.RepoPath{}, map[string]string{}
 	for _, step := range steps {
 		repo := rig.create(one, step)
@@ -249,15 +286,9 @@ func TestRepositoryMovesBetweenCellsWhateverDies(t *testing.T) {
 		rig.awaitGiven(one, repo, rig.push(one, repo, "first"))
 	}
 	for _, step := range steps {
-		repo := repos[step]
-		rig.request(repo, one, two)
-		died, err := runUntilKilled(t.TempDir(), rig.args(two), "move "+step, 1, time.Minute)
-		if err != nil || !died {
-			t.Fatalf("worker was not killed after %q: %v", step, err)
-		}
-		lasts[step] = rig.push(one, repo, "during "+step)
+		rig.dieMoving(repos[step], one, two, step)
+		lasts[step] = rig.push(one, repos[step], "during "+step)
 	}
-	rig.startWorker(two)
 	for _, step := range steps {
 		repo := repos[step]
 		rig.awaitMoved(repo, two)
@@ -281,8 +312,8 @@ func TestRepositoryMovesBetweenCellsWhateverDies(t *testing.T) {
 func (r *cellRig) assertCleanedUp(c *cellUnderTest, repos map[string]events.RepoPath) {
 	r.Helper()
 	proctest.Eventually(r.T, func() bool {
-		left, err := r.client.ZCard(context.Background(), c.namespace.Departed()).Result()
-		return err == nil && left == 0
+		left, err := r.client.ZUnion(context.Background(), redis.ZStore{Keys: []string{c.namespace.Departing(), c.namespace.Departed()}}).Result()
+		return err == nil && len(left) == 0
 	}, "the old cell is cleaned up")
 	for step, repo := range repos {
 		if _, err := os.Lstat(filepath.Join(c.root, repo.String())); !os.IsNotExist(err) {
@@ -297,38 +328,41 @@ func (r *cellRig) assertCleanedUp(c *cellUnderTest, repos map[string]events.Repo
 	}
 }
 
-// TestOvertakenMoveDoesNoHarm stops a worker when it has finished a step of a move. Another one completes the move, and the repository moves
-// back. Then the stopped worker goes on.
+// TestOvertakenMoveDoesNoHarm stops a process when it has finished a step of a move. A worker completes the move, and the repository moves
+// back. Then the stopped process goes on.
 func TestOvertakenMoveDoesNoHarm(t *testing.T) {
 	testenv.Long(t)
 	t.Parallel()
 	rig := startCells(t, "eu-1", "eu-2")
 	one, two := rig.cells["eu-1"], rig.cells["eu-2"]
 	rig.startWorker(one).AwaitLog("worker takes changes")
-	steps := []string{"arriving", "marked", "flipped", "requested", "activated"}
-	repos, overtaken, logs := map[string]events.RepoPath{}, map[string]*exec.Cmd{}, map[string]*logtest.Buffer{}
+	rig.startWorker(two)
+	rig.awaitLive(two)
+	steps := []string{"marked", "activated", "flipped", "requested"}
+	repos, overtaken := map[string]events.RepoPath{}, map[string]*exec.Cmd{}
 	for _, step := range steps {
-		repos[step], logs[step] = rig.create(one, step), &logtest.Buffer{}
+		repos[step] = rig.create(one, step)
 		rig.awaitGiven(one, repos[step], rig.push(one, repos[step], "first"))
-		cmd := exec.Command("lockstep-dying", rig.args(two, "--point", "move "+step, "--pass", "1", "--stop")...)
-		cmd.Dir, cmd.Stdout, cmd.Stderr = t.TempDir(), logs[step], logs[step]
+		cmd := exec.Command("lockstep-dying", rig.args(one, "--move", repos[step].String(), "--to", "eu-2", "--point", "move "+step, "--pass", "1", "--stop")...)
+		cmd.Dir = t.TempDir()
 		proctest.Must(0, cmd.Start())(t)
 		t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
-		rig.request(repos[step], one, two)
 		proctest.Eventually(t, func() bool {
 			status, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", cmd.Process.Pid))
 			_, state, _ := strings.Cut(string(status), ") ")
 			return err == nil && strings.HasPrefix(state, "T")
-		}, "the worker has stopped after %q", step)
+		}, "the process has stopped after %q", step)
 		overtaken[step] = cmd
 	}
-	rig.startWorker(two)
 	last := map[string]string{}
 	for _, step := range steps {
 		repo := repos[step]
 		rig.awaitMoved(repo, two)
 		rig.awaitGiven(two, repo, rig.push(two, repo, "second"))
 		rig.request(repo, two, one)
+	}
+	for _, step := range steps {
+		repo := repos[step]
 		rig.awaitMoved(repo, one)
 		last[step] = rig.push(one, repo, "third")
 		rig.awaitGiven(one, repo, last[step])
@@ -336,10 +370,7 @@ func TestOvertakenMoveDoesNoHarm(t *testing.T) {
 	rig.assertCleanedUp(two, repos)
 	for _, step := range steps {
 		proctest.Must(0, overtaken[step].Process.Signal(syscall.SIGCONT))(t)
-		proctest.Eventually(t, func() bool {
-			log := logs[step].String()
-			return strings.Contains(log, "move ended by another worker") || strings.Contains(log, "repository moved to this cell")
-		}, "the worker that had stopped after %q ends its attempt", step)
+		_ = overtaken[step].Wait() // whether it finds that the move is done, or fails
 	}
 	for _, step := range steps {
 		repo := repos[step]
@@ -354,8 +385,8 @@ func TestOvertakenMoveDoesNoHarm(t *testing.T) {
 	rig.assertCleanedUp(two, repos)
 }
 
-// TestOldCellIsCleanedUpWhateverDies kills the worker of the old cell when it has finished a step. The request of one move is lost after the
-// mark, as in a failover of the new cell's Redis: the old cell has the move completed.
+// TestOldCellIsCleanedUpWhateverDies kills the worker of the old cell when it has finished a step. The state of one repository is lost in the
+// new cell, as in a failover of its Redis: the old cell completes the move again.
 func TestOldCellIsCleanedUpWhateverDies(t *testing.T) {
 	t.Parallel()
 	rig := startCells(t, "eu-1", "eu-2")
@@ -370,13 +401,13 @@ func TestOldCellIsCleanedUpWhateverDies(t *testing.T) {
 		rig.awaitGiven(one, repos[name], last[name])
 	}
 	old.Kill()
+	killed := rig.startWorker(two)
+	rig.awaitLive(two)
+	killed.Kill() // and counts as live for 15 seconds
 	rig.request(repos["lost"], one, two)
-	if died, err := runUntilKilled(t.TempDir(), rig.args(two), "move marked", 1, time.Minute); err != nil || !died {
-		t.Fatalf("worker was not killed after the mark: %v", err)
-	}
-	if err := rig.client.Del(t.Context(), two.namespace.Arrivals(), two.namespace.Arrivals()+":due").Err(); err != nil {
-		t.Fatal(err)
-	}
+	rig.awaitMoved(repos["lost"], two)
+	rig.moving.Wait()
+	proctest.Must(rig.client.Del(t.Context(), two.namespace.Repo(repos["lost"])).Result())(t)
 	rig.startWorker(two)
 	for _, step := range []string{"released", "removed"} {
 		rig.request(repos[step], one, two)
@@ -416,10 +447,7 @@ func TestMoveWaitsUntilAReplicaHasTheMark(t *testing.T) {
 	defer signal(syscall.SIGCONT)
 	rig.startWorker(two)
 	rig.request(repo, one, two)
-	proctest.Eventually(t, func() bool {
-		kept, _, err := rig.queue(two).Get(t.Context(), repo)
-		return err == nil && strings.Contains(kept.Error, "no replica of the old cell's Redis has confirmed the mark")
-	}, "the move waits for a replica")
+	rig.awaitFailure(repo, "no replica of the old cell's Redis has confirmed the mark")
 	if err := rig.directory.Refresh(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -432,125 +460,58 @@ func TestMoveWaitsUntilAReplicaHasTheMark(t *testing.T) {
 }
 
 // TestBegunMoveThatNobodyWantsIsDropped begins a move from a cell that is to be drained, and that holds the repository's lease. It is dropped
-// when the cell shall be kept after all and, the second time, when the cell is lost.
+// when the cell shall be kept after all and, the second time, when the cell is lost. A move to a cell that has another repository at its path is
+// refused.
 func TestBegunMoveThatNobodyWantsIsDropped(t *testing.T) {
 	t.Parallel()
 	rig := startCells(t, "eu-1", "eu-2")
 	one, two := rig.cells["eu-1"], rig.cells["eu-2"]
 	rig.startWorker(one).AwaitLog("worker takes changes")
+	rig.startWorker(two).AwaitLog("worker takes changes")
 	repo := rig.create(one, "begun")
 	rig.awaitGiven(one, repo, rig.push(one, repo, "first"))
-	isArriving := func() bool {
-		known, err := two.states.Load(t.Context(), repo)
-		if err != nil {
-			return false
-		}
-		_, arriving := known.Arriving()
-		return arriving
-	}
-	isRequested := func() bool {
-		_, kept, err := rig.queue(two).Get(t.Context(), repo)
-		return err != nil || kept
-	}
 	locker := proctest.Must(locking.New(locking.Config{Redis: rig.client, Prefix: one.namespace.Locks()}))(t)
 	t.Cleanup(func() { _ = locker.Close(context.Background()) })
-	hold := func() *locking.Lease {
-		return proctest.Must(locker.Acquire(t.Context(), locking.Request{Key: repo.Key()}))(t)
-	}
-	lease := hold()
+	occupied := two.namespace.Repo(repo)
+	proctest.Must(rig.client.HSet(t.Context(), occupied, "head:refs/heads/main", strings.Repeat("a", 40)).Result())(t)
+	stop := rig.request(repo, one, two)
+	rig.awaitFailure(repo, "there is another repository at this path in the new cell")
+	stop()
+	rig.moving.Wait()
+	proctest.Must(rig.client.Del(t.Context(), occupied).Result())(t)
+
 	rig.pin = false
-	proctest.Must(rig.directory.Drain(t.Context(), one.name))(t)
-	rig.startWorker(two)
-	rig.request(repo, one, two)
-	proctest.Eventually(t, isArriving, "the move is begun, and waits for the lease")
+	begin := func() *locking.Lease {
+		lease := proctest.Must(locker.Acquire(t.Context(), locking.Request{Key: repo.Key()}))(t)
+		proctest.Must(rig.directory.Drain(t.Context(), one.name))(t)
+		rig.failed.Delete(repo.Key())
+		rig.request(repo, one, two)
+		proctest.Eventually(t, func() bool {
+			return rig.client.ZCard(t.Context(), one.namespace.Locks()+repo.Key()+":queue").Val() > 0
+		}, "the move waits for the lease")
+		return lease
+	}
+	lease := begin()
 	proctest.Must(rig.directory.Add(t.Context(), one.name, "", 0))(t)
 	proctest.Must(0, lease.Release(t.Context()))(t)
-	proctest.Eventually(t, func() bool { return !isArriving() && !isRequested() }, "the move is dropped")
+	rig.awaitFailure(repo, cells.ErrChanged.Error())
 	second := rig.push(one, repo, "second")
 	rig.awaitGiven(one, repo, second)
 	rig.assertChain(repo, second, one)
 
-	lease = hold()
-	proctest.Must(rig.directory.Drain(t.Context(), one.name))(t)
-	rig.request(repo, one, two)
-	proctest.Eventually(t, isArriving, "the move is begun again")
-	isGivenUp := func() bool {
-		_, _, code := proctest.RunLockstep(t, nil, "cells", "drain", one.name, "--lost", "--redis", rig.url)
-		return code == 0
-	}
-	if isGivenUp() {
-		t.Error("the cell is given up with its watches, while one of its repositories arrives elsewhere")
+	lease = begin()
+	if _, errs, code := proctest.RunLockstep(t, nil, "cells", "drain", one.name, "--lost", "--redis", rig.url); code != 0 {
+		t.Fatalf("the cell is not given up: %s", errs)
 	}
 	proctest.Must(0, lease.Release(t.Context()))(t)
-	proctest.Eventually(t, isGivenUp, "the cell is given up")
-	proctest.Eventually(t, func() bool { return !isArriving() && !isRequested() }, "the move is dropped")
+	rig.awaitFailure(repo, cells.ErrChanged.Error())
 	third := rig.push(two, repo, "third")
 	rig.awaitGiven(two, repo, third)
 	rig.assertTree(two, repo, "third")
 }
 
-// TestChangeThatWaitsIsForwardedWhenItsRepositoryHasMoved has a change wait in the old cell, as for its host.
-func TestChangeThatWaitsIsForwardedWhenItsRepositoryHasMoved(t *testing.T) {
-	t.Parallel()
-	rig := startCells(t, "eu-1", "eu-2")
-	one, two := rig.cells["eu-1"], rig.cells["eu-2"]
-	first := rig.startWorker(one)
-	repo := rig.create(one, "waits")
-	rig.awaitGiven(one, repo, rig.push(one, repo, "first"))
-	if code := first.Terminate(); code != 0 {
-		t.Fatalf("exit code %d", code)
-	}
-	subscriber := proctest.Must(stream.NewSubscriber(stream.SubscriberConfig{
-		Client: rig.client, Reader: redisAt(t, rig.url), Prefix: string(one.namespace), ConsumerGroup: events.WorkersGroup, Key: (&handlers.Changes{}).Key,
-	}, nil))(t)
-	messages := proctest.Must(subscriber.Subscribe(t.Context(), one.namespace.Changes()))(t)
-	commit := rig.push(one, repo, "second")
-	waiting := <-messages
-	delay.Message(waiting, delay.For(10*time.Second))
-	waiting.Metadata.Set(stream.MetadataUncounted, "true")
-	waiting.Nack()
-	proctest.Must(0, subscriber.Close())(t)
-
-	rig.startWorker(one).AwaitLog("worker takes changes")
-	rig.startReader(one)
-	rig.startWorker(two)
-	rig.request(repo, one, two)
-	rig.awaitMoved(repo, two)
-	proctest.Eventually(t, func() bool {
-		pending, err := rig.client.XPending(t.Context(), one.namespace.Changes(), events.WorkersGroup).Result()
-		return err == nil && pending.Count == 0
-	}, "the change is forwarded")
-	rig.awaitGiven(two, repo, commit)
-}
-
-// TestRefusedMoveIsListed refuses to move a repository to a cell that has another one at its path, and says why.
-func TestRefusedMoveIsListed(t *testing.T) {
-	t.Parallel()
-	rig := startCells(t, "eu-1", "eu-2")
-	one, two := rig.cells["eu-1"], rig.cells["eu-2"]
-	rig.startWorker(one).AwaitLog("worker takes changes")
-	rig.startReader(one)
-	rig.startWorker(two)
-	repo := rig.create(one, "twice")
-	first := rig.push(one, repo, "first")
-	rig.awaitGiven(one, repo, first)
-	proctest.Must(rig.client.HSet(t.Context(), two.namespace.Repo(repo), "head:refs/heads/main", first).Result())(t)
-
-	_, stderr, code := proctest.RunLockstep(t, nil, "repos", "move", repo.String(), "--to", "eu-2", "--redis", rig.url)
-	if code != 1 || !strings.Contains(stderr, "there is another repository at this path in the new cell") {
-		t.Errorf("exit code %d: %s", code, stderr)
-	}
-	stdout, stderr, code := proctest.RunLockstep(t, nil, "cells", "plan", "--redis", rig.url)
-	if want := "the move of " + repo.String() + " from eu-1 to eu-2 failed"; code != 0 || !strings.Contains(stdout, want) || !strings.Contains(stdout, "another repository") {
-		t.Errorf("cells plan: exit code %d, %s%s, want %q and the reason", code, stdout, stderr, want)
-	}
-	second := rig.push(one, repo, "second")
-	rig.awaitGiven(one, repo, second)
-	rig.assertChain(repo, second, one)
-}
-
 // TestEverythingIsFetchedAgain moves repositories with files from Git LFS, with a submodule, with a tree of a view and with a branch that
-// nobody watches, and kills the worker when it has requested them from the remote.
+// nobody watches, and kills the process that moves them when it has requested them from the remote.
 func TestEverythingIsFetchedAgain(t *testing.T) {
 	t.Parallel()
 	rig := startCells(t, "eu-1", "eu-2")
@@ -606,14 +567,11 @@ func TestEverythingIsFetchedAgain(t *testing.T) {
 		}
 	}
 	proctest.Eventually(t, isPublished(one), "a branch is published by hand")
+	rig.startWorker(two).AwaitLog("worker takes changes")
 	rig.request(byHand, one, two)
 	for _, s := range shapes {
-		rig.request(s.repo, one, two)
-		if died, err := runUntilKilled(t.TempDir(), rig.args(two), "move requested", 1, time.Minute); err != nil || !died {
-			t.Fatalf("worker was not killed: %v", err)
-		}
+		rig.dieMoving(s.repo, one, two, "requested")
 	}
-	rig.startWorker(two)
 	proctest.Eventually(t, isPublished(two), "the branch that nobody watches is published in the new cell")
 	for _, s := range shapes {
 		rig.awaitMoved(s.repo, two)

@@ -27,7 +27,7 @@ func (r Reconciler) clones(ctx context.Context, watched map[string]bool, report 
 		if err != nil {
 			return err
 		}
-		if !known.IsHere() { // it was moved to another cell, which keeps it, or it arrives
+		if !known.IsHere() { // it was moved to another cell, whose readers it may serve
 			continue
 		}
 		set, err := r.Registry.Of(ctx, repo)

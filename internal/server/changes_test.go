@@ -32,7 +32,7 @@ func tracked(t *testing.T, redisServer *redistest.Server) server.Config {
 		t.Fatal(err)
 	}
 	return server.Config{
-		Publisher: publisher, Topic: events.DefaultNamespace.Changes(), Changes: changes.NewTracker(redisServer.Client(), events.DefaultNamespace), Loopback: true,
+		Publisher: publisher, TopicOf: func(events.RepoPath) (string, error) { return events.DefaultNamespace.Changes(), nil }, Changes: changes.NewTracker(redisServer.Client(), events.DefaultNamespace), Loopback: true,
 		Metrics: telemetry.New().Handler(), Log: slog.New(slog.DiscardHandler),
 	}
 }

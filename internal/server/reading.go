@@ -88,16 +88,16 @@ func (s *Reading) authenticated(cfg Config, kind string, next reader) http.Handl
 			s.refuse(w, r, cfg, err)
 			return
 		}
-		if err := s.dispatch(w, r, request{who, cfg}, kind, next); err != nil {
+		if err := s.dispatch(w, r, request{who, cfg}, next); err != nil {
 			s.refuse(w, r, cfg, err)
 		}
 	}))
 }
 
 // dispatch calls next, unless the repository is in another cell.
-func (s *Reading) dispatch(w http.ResponseWriter, r *http.Request, from request, kind string, next reader) error {
+func (s *Reading) dispatch(w http.ResponseWriter, r *http.Request, from request, next reader) error {
 	if at, ok := s.elsewhere(r, r.PathValue("repo")); ok {
-		return s.forward(w, r, from, kind, at)
+		return s.forward(w, r, from, at)
 	}
 	return next(w, r, from)
 }

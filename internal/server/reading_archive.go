@@ -178,6 +178,9 @@ func (s *Reading) showArtifact(w http.ResponseWriter, r *http.Request, from requ
 
 // baseURL returns the scheme and host that the client used.
 func (cfg Config) baseURL(r *http.Request) string {
+	if base := r.Header.Get(baseHeader); base != "" && onlyOwn(r) {
+		return base
+	}
 	scheme, host := "http", r.Host
 	if r.TLS != nil || cfg.private(r) && r.Header.Get("X-Forwarded-Proto") != "" {
 		scheme = "https"

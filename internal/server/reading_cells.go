@@ -1,18 +1,15 @@
 package server
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
-	"mime"
 	"net/http"
 	"net/http/httputil"
 	"net/url"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -43,37 +40,28 @@ type CellReader struct {
 	URL  *url.URL // nil if unknown, or if tokens must not be sent there
 }
 
-// cellsPath is what the reader of one cell serves for those of the others: the rest of the path, for the
-// repositories of its cell only. A process of another cell refuses it, so that a wrong URL in the directory
-// does not look like a cell without repositories.
-const cellsPath = "/cells/"
-
-// in returns the URL of a path at the reader, for that cell only.
-func (c CellReader) in(path string) *url.URL {
-	u := *c.URL
-	u.Path, u.RawPath = strings.TrimRight(u.Path, "/")+cellsPath+c.Cell+path, ""
-	return &u
-}
+// cellHeader names a cell, in requests of the readers of other cells: it is for the repositories of that cell only. A
+// process of another cell refuses them, so that a wrong URL in the directory does not look like a cell without
+// repositories.
+const cellHeader = "Lockstep-Cell"
 
 type onlyOwnKey struct{}
 
 // onlyOwn reports whether a request is for the repositories of this process' cell only.
 func onlyOwn(r *http.Request) bool { return r.Context().Value(onlyOwnKey{}) != nil }
 
-// forCell serves [cellsPath].
+// forCell serves requests with [cellHeader].
 func forCell(cfg Config, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		rest, ok := strings.CutPrefix(r.URL.Path, cellsPath)
-		cell, _, more := strings.Cut(rest, "/")
+		cell := r.Header.Get(cellHeader)
 		switch {
-		case !ok || !more:
+		case cell == "":
 			next.ServeHTTP(w, r)
 		case cfg.Reading == nil || cfg.Reading.Cells == nil || cfg.Reading.Cells.Own() != cell:
 			fail(w, http.StatusMisdirectedRequest,
 				errors.New("this process does not serve that cell; see --cell-reader of the cell's processes"))
 		default:
-			r = r.WithContext(context.WithValue(r.Context(), onlyOwnKey{}, true))
-			http.StripPrefix(cellsPath+cell, next).ServeHTTP(w, r)
+			next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), onlyOwnKey{}, true)))
 		}
 	})
 }
@@ -106,7 +94,7 @@ func (s *Reading) placedGit(cfg Config, next http.Handler) http.Handler {
 			next.ServeHTTP(w, r) // refuses as Git expects it
 			return
 		}
-		switch err := s.forward(w, r, request{who, cfg}, "git", at); {
+		switch err := s.forward(w, r, request{who, cfg}, at); {
 		case isUnreached(err):
 			logUnreached(r, cfg, err)
 			http.Error(w, err.Error(), http.StatusBadGateway) // Git shows plain text
@@ -119,9 +107,12 @@ func (s *Reading) placedGit(cfg Config, next http.Handler) http.Handler {
 var errNoReader = errors.New("it has none in the directory that tokens may be sent to: run one with --roles reader " +
 	"and --cell-reader https://…")
 
+// baseHeader has the scheme and host that the sender of a forwarded request uses, for URLs in the response.
+const baseHeader = "Lockstep-Base-Url"
+
 // forward has the reader of another cell respond. A request in progress counts for that cell only, so that
 // one that hangs does not use up what the sender may have here.
-func (s *Reading) forward(w http.ResponseWriter, r *http.Request, from request, kind string, to CellReader) error {
+func (s *Reading) forward(w http.ResponseWriter, r *http.Request, from request, to CellReader) error {
 	if to.URL == nil {
 		return unreached(to, errNoReader)
 	}
@@ -131,16 +122,14 @@ func (s *Reading) forward(w http.ResponseWriter, r *http.Request, from request, 
 	}
 	defer release()
 	var failed error
-	addressed := kind == "repos" || kind == "artifact" // documents with URLs
 	proxy := httputil.ReverseProxy{
 		Rewrite: func(p *httputil.ProxyRequest) {
-			p.SetURL(to.in("/"))
+			p.SetURL(to.URL)
 			if strings.HasPrefix(p.In.URL.Path, gitPath) {
 				p.Out.URL.RawPath = "" // with plain slashes, as Git sends it: [escapeGit] has escaped them
 			}
-			if addressed {
-				p.Out.Header.Del("Accept-Encoding") // so that the transport unpacks the document
-			}
+			p.Out.Header.Set(cellHeader, to.Cell)
+			p.Out.Header.Set(baseHeader, from.cfg.baseURL(r))
 			// whatever Connection says: without it the request may seem the operator's
 			p.Out.Header["Authorization"] = p.In.Header["Authorization"]
 		},
@@ -153,9 +142,6 @@ func (s *Reading) forward(w http.ResponseWriter, r *http.Request, from request, 
 			}
 			if resp.StatusCode == http.StatusServiceUnavailable { // see isUnreached
 				return errors.New("HTTP 503")
-			}
-			if addressed {
-				return readdress(resp, to.URL.Host, from.cfg.baseURL(r))
 			}
 			return nil
 		},
@@ -170,38 +156,6 @@ func (s *Reading) forward(w http.ResponseWriter, r *http.Request, from request, 
 	}
 	proxy.ServeHTTP(newPatient(w), r)
 	return failed
-}
-
-// maxDocument is the size of a document whose addresses are replaced.
-const maxDocument = 8 << 20 // bytes
-
-// readdress replaces the address of the other reader in a document by that which the sender uses.
-func readdress(resp *http.Response, host, base string) error {
-	kind, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type"))
-	if kind != "application/json" || resp.ContentLength > maxDocument || resp.Request.Method == http.MethodHead {
-		return nil
-	}
-	text, err := io.ReadAll(io.LimitReader(resp.Body, maxDocument))
-	if err != nil {
-		return err
-	}
-	if len(text) == maxDocument {
-		resp.Body = restored{io.MultiReader(bytes.NewReader(text), resp.Body), resp.Body}
-		return nil
-	}
-	_ = resp.Body.Close()
-	for _, scheme := range []string{"http://", "https://"} {
-		text = bytes.ReplaceAll(text, []byte(`"`+scheme+host+"/"), []byte(`"`+base+"/"))
-	}
-	resp.Body, resp.ContentLength = io.NopCloser(bytes.NewReader(text)), int64(len(text))
-	resp.Header.Set("Content-Length", strconv.Itoa(len(text)))
-	return nil
-}
-
-// restored is a body whose beginning has been read.
-type restored struct {
-	io.Reader
-	io.Closer
 }
 
 // slotsByCell are slots for each cell.
@@ -300,7 +254,7 @@ func (s *Reading) listElsewhere(w http.ResponseWriter, r *http.Request, from req
 		return err
 	}
 	defer release()
-	page, err := s.requestPage(w, r, at)
+	page, err := s.requestPage(w, r, from, at)
 	if refused, ok := errors.AsType[problem](err); ok {
 		return refused
 	}
@@ -311,9 +265,6 @@ func (s *Reading) listElsewhere(w http.ResponseWriter, r *http.Request, from req
 		from.cfg.Log.WarnContext(r.Context(), "a list lacks the repositories of a cell, whose reader does not answer",
 			"cell", at.cell.Cell, "error", err)
 		page = readablePage{Repos: []ReadableRepo{}, Missing: at.cell.Cell}
-	}
-	for i := range page.Repos {
-		page.Repos[i].Git = from.gitURL(r, page.Repos[i].Repo)
 	}
 	page.Next = at.next(page.Next)
 	reply(w, http.StatusOK, page)
@@ -327,7 +278,9 @@ const (
 
 // requestPage requests a page from the reader of a cell. The error is a [problem] if the reader answers that
 // the request is bad or to be repeated later, or needs too long: a smaller page may do.
-func (s *Reading) requestPage(w http.ResponseWriter, r *http.Request, at cellPage) (page readablePage, err error) {
+func (s *Reading) requestPage(
+	w http.ResponseWriter, r *http.Request, from request, at cellPage,
+) (page readablePage, err error) {
 	if at.cell.URL == nil {
 		return page, errNoReader
 	}
@@ -335,13 +288,15 @@ func (s *Reading) requestPage(w http.ResponseWriter, r *http.Request, at cellPag
 	defer cancel()
 	query := r.URL.Query()
 	query.Set("after", at.after)
-	u := at.cell.in("/api/v1/repos")
+	u := at.cell.URL.JoinPath("/api/v1/repos")
 	u.RawQuery = query.Encode()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
 	if err != nil {
 		return page, err
 	}
 	req.Header["Authorization"] = r.Header["Authorization"]
+	req.Header.Set(cellHeader, at.cell.Cell)
+	req.Header.Set(baseHeader, from.cfg.baseURL(r))
 	resp, err := s.CellTransport.RoundTrip(req)
 	if err != nil {
 		return page, err

@@ -52,19 +52,17 @@ func placed(t *testing.T, at *url.URL) *library {
 func TestRequestsGoToTheCellOfTheirRepository(t *testing.T) {
 	t.Parallel()
 	var got []string
-	var own string
 	other := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body := testenv.Must(io.ReadAll(r.Body))(t)
-		got = append(got, fmt.Sprint(r.Method, " ", r.URL, " ", r.Header["Authorization"], " ", string(body)))
+		got = append(got, fmt.Sprint(r.Method, " ", r.URL, " ", r.Header.Get("Lockstep-Cell"), " ", r.Header["Authorization"], " ", string(body)))
 		w.Header().Set("ETag", `"x"`)
 		if strings.Contains(r.URL.Path, "wrong") {
 			w.WriteHeader(http.StatusMisdirectedRequest)
 		}
 		w.Header().Set("Content-Type", "application/json")
-		fmt.Fprintf(w, `{"repo":"acme/elsewhere","git":"http://%s/git/acme/elsewhere.git","refs":[]}`, own)
+		fmt.Fprintf(w, `{"repo":"acme/elsewhere","git":"%s/git/acme/elsewhere.git","refs":[]}`, r.Header.Get("Lockstep-Base-Url"))
 	}))
 	defer other.Close()
-	own = strings.TrimPrefix(other.URL, "http://")
 	l := placed(t, testenv.Must(url.Parse(other.URL+"/behind"))(t))
 	base := strings.TrimSuffix(l.url, "/api/v1/repos/")
 	send := func(method, path, token, body string, header ...string) (int, string) {
@@ -87,7 +85,7 @@ func TestRequestsGoToTheCellOfTheirRepository(t *testing.T) {
 		if want := `"git":"` + base + "/git/"; status != http.StatusOK || strings.HasPrefix(one.path, "/api/") && !strings.Contains(text, want) {
 			t.Errorf("%s: %d %s, want %s", one.path, status, text, want)
 		}
-		if want := one.method + " /behind/cells/eu-2" + one.path + " [Bearer " + l.docs + "] " + one.body; len(got) == 0 || got[len(got)-1] != want {
+		if want := one.method + " /behind" + one.path + " eu-2 [Bearer " + l.docs + "] " + one.body; len(got) == 0 || got[len(got)-1] != want {
 			t.Errorf("the other cell got %q, want %q", got, want)
 		}
 	}
@@ -96,23 +94,22 @@ func TestRequestsGoToTheCellOfTheirRepository(t *testing.T) {
 	}
 	forwarded := len(got)
 	for _, one := range []struct {
-		path, token string
-		want        int
+		path, cell, token string
+		want              int
 	}{
-		{"/cells/eu-1/api/v1/repos/acme/elsewhere/refs", l.docs, http.StatusNotFound}, // only of this cell
-		{"/cells/eu-1/git/acme/widgets.git/info/refs", l.docs, http.StatusNotFound},
-		{"/cells/eu-1/api/v1/repos", l.docs, http.StatusOK},
-		{"/cells/eu-2/api/v1/repos", l.docs, http.StatusMisdirectedRequest},
-		{"/cells/eu-2/git/acme/elsewhere.git/info/refs?service=git-upload-pack", l.docs, http.StatusMisdirectedRequest},
-		{"/cells/eu-1/api/v1/repos", "lockstep_none", http.StatusUnauthorized},
-		{"/cells/eu-1", l.docs, http.StatusNotFound},
-		{"/api/v1/repos/acme/elsewhere/refs", "lockstep_none", http.StatusUnauthorized},
-		{"/git/acme/elsewhere.git/info/refs?service=git-upload-pack", "lockstep_none", http.StatusUnauthorized},
-		{"/api/v1/repos/acme/none/refs", l.docs, http.StatusNotFound},
-		{"/api/v1/repos/..%2F..%2Fx/refs", l.docs, http.StatusNotFound},
+		{"/api/v1/repos/acme/elsewhere/refs", "eu-1", l.docs, http.StatusNotFound}, // only of this cell
+		{"/git/acme/widgets.git/info/refs", "eu-1", l.docs, http.StatusNotFound},
+		{"/api/v1/repos", "eu-1", l.docs, http.StatusOK},
+		{"/api/v1/repos", "eu-2", l.docs, http.StatusMisdirectedRequest},
+		{"/git/acme/elsewhere.git/info/refs?service=git-upload-pack", "eu-2", l.docs, http.StatusMisdirectedRequest},
+		{"/api/v1/repos", "eu-1", "lockstep_none", http.StatusUnauthorized},
+		{"/api/v1/repos/acme/elsewhere/refs", "", "lockstep_none", http.StatusUnauthorized},
+		{"/git/acme/elsewhere.git/info/refs?service=git-upload-pack", "", "lockstep_none", http.StatusUnauthorized},
+		{"/api/v1/repos/acme/none/refs", "", l.docs, http.StatusNotFound},
+		{"/api/v1/repos/..%2F..%2Fx/refs", "", l.docs, http.StatusNotFound},
 	} {
-		if status, text := send("GET", one.path, one.token, ""); status != one.want {
-			t.Errorf("%s: %d %s, want %d", one.path, status, text, one.want)
+		if status, text := send("GET", one.path, one.token, "", "Lockstep-Cell", one.cell); status != one.want {
+			t.Errorf("%s for cell %q: %d %s, want %d", one.path, one.cell, status, text, one.want)
 		}
 		if len(got) != forwarded {
 			t.Fatalf("%s: forwarded %v", one.path, got[forwarded:])
@@ -123,12 +120,12 @@ func TestRequestsGoToTheCellOfTheirRepository(t *testing.T) {
 // TestListsGoThroughTheCells continues with the page of the next cell, and names one whose reader does not answer.
 func TestListsGoThroughTheCells(t *testing.T) {
 	t.Parallel()
-	answer, status := `{"repos":[{"repo":"acme/elsewhere","git":"http://other/git/acme/elsewhere.git","refs":[]}],"next":"more"}`, http.StatusOK
+	answer, status := `{"repos":[{"repo":"acme/elsewhere","git":"BASE/git/acme/elsewhere.git","refs":[]}],"next":"more"}`, http.StatusOK
 	var asked []string
 	other := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		asked = append(asked, r.URL.String())
+		asked = append(asked, r.Header.Get("Lockstep-Cell")+r.URL.String())
 		w.WriteHeader(status)
-		fmt.Fprint(w, answer)
+		fmt.Fprint(w, strings.ReplaceAll(answer, "BASE", r.Header.Get("Lockstep-Base-Url")))
 	}))
 	l := placed(t, testenv.Must(url.Parse(other.URL))(t))
 	type listing struct {
@@ -155,10 +152,10 @@ func TestListsGoThroughTheCells(t *testing.T) {
 	}
 	answer = `{"repos":[]}`
 	if got, _ := list("?limit=5&after=eu-2:more"); len(got.Repos) != 0 || got.Next != "" ||
-		!slices.Equal(asked, []string{"/cells/eu-2/api/v1/repos?after=&limit=5", "/cells/eu-2/api/v1/repos?after=more&limit=5"}) {
+		!slices.Equal(asked, []string{"eu-2/api/v1/repos?after=&limit=5", "eu-2/api/v1/repos?after=more&limit=5"}) {
 		t.Errorf("its end: %+v, asked for %v", got, asked)
 	}
-	if got, _ := list("?after=eu-17:of+a+cell+that+is+gone"); got.Next != "" || len(asked) != 3 || asked[2] != "/cells/eu-2/api/v1/repos?after=" {
+	if got, _ := list("?after=eu-17:of+a+cell+that+is+gone"); got.Next != "" || len(asked) != 3 || asked[2] != "eu-2/api/v1/repos?after=" {
 		t.Errorf("the cell after one that is gone: %+v, asked for %v", got, asked)
 	}
 	if got, status := list("?after=eu-3:of+the+last+cell"); status != http.StatusOK || got.Repos == nil || len(got.Repos) != 0 || got.Next != "" {

@@ -44,7 +44,7 @@ const (
 type Config struct {
 	Publisher message.Publisher                     // publishes changes
 	Topic     string                                // stream of changes
-	TopicOf   func(events.RepoPath) (string, error) // stream of the changes of a repository; defaults to Topic
+	TopicOf   func(events.RepoPath) (string, error) // stream of the changes of a repository
 	Changes   Changes
 	Repos     *operate.Repos
 	Leases    *operate.Leases
@@ -296,11 +296,9 @@ func publish(ctx context.Context, cfg Config, change events.Change) (entry strin
 	propagation.TraceContext{}.Inject(ctx, propagation.MapCarrier(msg.Metadata))
 	ctx, cancel := context.WithTimeout(ctx, publishTimeout)
 	defer cancel()
-	topic := cfg.Topic
-	if cfg.TopicOf != nil {
-		if topic, err = cfg.TopicOf(change.Repo); err != nil {
-			return "", err
-		}
+	topic, err := cfg.TopicOf(change.Repo)
+	if err != nil {
+		return "", err
 	}
 	if publisher, ok := cfg.Publisher.(adder); ok {
 		return publisher.Add(ctx, topic, msg)

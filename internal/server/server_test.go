@@ -31,7 +31,7 @@ func startServer(t *testing.T, token string) (url string, redisServer *redistest
 		t.Fatal(err)
 	}
 	srv := httptest.NewServer(documented(t, server.Config{
-		Publisher: publisher, Topic: events.DefaultNamespace.Changes(), Token: fixed(token), Metrics: telemetry.New().Handler(),
+		Publisher: publisher, TopicOf: func(events.RepoPath) (string, error) { return events.DefaultNamespace.Changes(), nil }, Token: fixed(token), Metrics: telemetry.New().Handler(),
 		Leases: leasesOf(client), Loopback: true,
 		Log: slog.New(slog.DiscardHandler),
 		Ready: server.NewHealth(server.Check{Name: "redis", Now: func() error {

@@ -3,6 +3,7 @@ package state
 import (
 	"context"
 	"embed"
+	"errors"
 	"fmt"
 	"maps"
 	"strconv"
@@ -17,9 +18,8 @@ import (
 
 // A repository is in one cell. Its state says so in the field [cellField], which a deployment without cells never has:
 //
-//	(absent)                        it is here
-//	moved {cell} {epoch} {entry}    it was moved to that cell; entry is the last result here
-//	arriving {cell} {epoch}         it is being moved here from that cell
+//	(absent)                                 it is here
+//	moved {cell} {epoch} {entry} [pinned]    it was moved to that cell; entry is the last result here
 //
 // Once it has arrived, [fromField] says where it came from, as long as it is here:
 //
@@ -33,25 +33,22 @@ const (
 	cellField = "cell"
 	fromField = "from"
 
-	movedKind    = "moved"
-	arrivingKind = "arriving"
-	fetched      = " fetched"
+	fetched = " fetched"
 )
 
 // CellMove is a move of a repository between two cells.
 type CellMove struct {
 	Repo  events.RepoPath
 	Cell  string // the other cell
-	Epoch int64  // of the directory when the move was requested
+	Epoch int64  // of the directory when the move began
+	Pin   bool   // the repository stays there, whatever the weights
 }
 
-// ArrivingMark returns the mark in the state of a repository that arrives by the move.
-func (m CellMove) ArrivingMark() string { return m.mark(arrivingKind) }
-
 // MovedMark returns the beginning of the mark in the state of a repository that has left by the move.
-func (m CellMove) MovedMark() string { return m.mark(movedKind) }
+func (m CellMove) MovedMark() string { return fmt.Sprint("moved ", m.Cell, " ", m.Epoch) }
 
-func (m CellMove) mark(kind string) string { return fmt.Sprint(kind, " ", m.Cell, " ", m.Epoch) }
+// ArrivesMark is for the watches of a repository that arrives by the move: its state must know of no such or later one.
+func (m CellMove) ArrivesMark() string { return fmt.Sprint("arrives ", m.Epoch) }
 
 func (m CellMove) args(guard locking.Guard) []any {
 	return []any{guard.Owner, strconv.FormatUint(guard.Fence, 10), m.Cell, strconv.FormatInt(m.Epoch, 10)}
@@ -60,59 +57,41 @@ func (m CellMove) args(guard locking.Guard) []any {
 // MovedToCell returns the move by which the repository has left this cell, and the last entry in the stream
 // of results at that moment, "0-0" if it was empty. It returns false if the repository has not left.
 func (r Repo) MovedToCell() (move CellMove, last string, ok bool) {
-	kind, cell, epoch, last := parseCell(r.fields[cellField])
-	return CellMove{Cell: cell, Epoch: epoch}, last, kind == movedKind
+	kind, cell, epoch, rest := parseCell(r.fields[cellField])
+	last, pinned, _ := strings.Cut(rest, " ")
+	return CellMove{Cell: cell, Epoch: epoch, Pin: pinned != ""}, last, kind == "moved"
 }
 
-// Arriving returns the move by which the repository is about to come to this cell, or false.
-func (r Repo) Arriving() (CellMove, bool) {
-	kind, cell, epoch, _ := parseCell(r.fields[cellField])
-	return CellMove{Cell: cell, Epoch: epoch}, kind == arrivingKind
-}
-
-// ServedBy returns the move by which a repository is about to come to this cell, or has come without having been
-// published here yet: the other cell serves it. It returns false if this one does.
+// ServedBy returns the move by which a repository has come to this cell without having been published here yet: the
+// other cell serves it. It returns false if this one does.
 func (s *Store) ServedBy(ctx context.Context, repo events.RepoPath) (CellMove, bool, error) {
-	known, err := s.Place(ctx, repo)
-	if move, arriving := known.Arriving(); arriving || err != nil {
-		return move, arriving, err
+	from, err := s.redis.HGet(ctx, s.namespace.Repo(repo), fromField).Result()
+	if err != nil && !errors.Is(err, redis.Nil) {
+		return CellMove{}, false, fmt.Errorf("read where %s came from: %w", repo, err)
 	}
-	move, came := known.From()
-	if !came || known.isFetched() {
+	known := Repo{fields: map[string]string{fromField: from}}
+	if known.isFetched() {
 		return CellMove{}, false, nil
 	}
+	move, _ := known.From()
 	known, err = s.LoadReadable(ctx, repo)
 	return move, known.IsUnfetched(), err
-}
-
-// Place returns a state with nothing but the fields about cells.
-func (s *Store) Place(ctx context.Context, repo events.RepoPath) (Repo, error) {
-	values, err := s.redis.HMGet(ctx, s.namespace.Repo(repo), cellField, fromField).Result()
-	if err != nil {
-		return Repo{}, fmt.Errorf("read the cell of %s: %w", repo, err)
-	}
-	place, _ := values[0].(string)
-	from, _ := values[1].(string)
-	return Repo{fields: map[string]string{cellField: place, fromField: from}}, nil
 }
 
 // IsHere reports whether the repository is in this cell, as far as the state tells.
 func (r Repo) IsHere() bool { return r.fields[cellField] == "" }
 
-func parseCell(value string) (kind, cell string, epoch int64, last string) {
-	parts := strings.Fields(value)
-	if len(parts) < 3 {
+func parseCell(value string) (kind, cell string, epoch int64, rest string) {
+	parts := append(strings.SplitN(value, " ", 4), "")
+	if len(parts) < 4 {
 		return value, "", 0, ""
 	}
 	epoch, _ = strconv.ParseInt(parts[2], 10, 64)
-	if len(parts) > 3 {
-		last = parts[3]
-	}
-	return parts[0], parts[1], epoch, last
+	return parts[0], parts[1], epoch, parts[3]
 }
 
-// elsewhereDelay is how soon a change of a repository that is being moved is tried again: a move needs a
-// second to activate it.
+// elsewhereDelay is how soon a change of a repository that is being moved is tried again: after the mark, a move needs
+// less than a second.
 const elsewhereDelay = 500 * time.Millisecond
 
 // CheckHere returns an error of the class [events.ClassBusy] unless the repository is in this cell. Call it
@@ -121,14 +100,10 @@ func (r Repo) CheckHere(repo events.RepoPath) error {
 	if r.IsHere() {
 		return nil
 	}
-	kind, cell, _, _ := parseCell(r.fields[cellField])
-	text := "it was moved to cell " + cell
-	if kind == arrivingKind {
-		text = "it is being moved here from cell " + cell
-	}
+	move, _, _ := r.MovedToCell()
 	return &events.Error{
 		Disposition: events.Contention, Scope: events.ScopeNone, Class: events.ClassBusy, RetryAfter: elsewhereDelay,
-		Err: fmt.Errorf("%s is not in this cell: %s", repo, text),
+		Err: fmt.Errorf("%s is not in this cell: it was moved to cell %s", repo, move.Cell),
 	}
 }
 
@@ -183,7 +158,8 @@ func (r Repo) lacks(ref string) bool {
 
 // arrivedAt returns when the repository came to this cell, the zero time if it did not.
 func (r Repo) arrivedAt() time.Time {
-	_, _, _, ms := parseCell("from " + r.fields[fromField])
+	_, _, _, rest := parseCell("from " + r.fields[fromField])
+	ms, _, _ := strings.Cut(rest, " ")
 	at, err := strconv.ParseInt(ms, 10, 64)
 	if err != nil {
 		return time.Time{}
@@ -239,9 +215,7 @@ var (
 
 	departScript   = cellScript("depart")
 	vacateScript   = cellScript("vacate")
-	arriveScript   = cellScript("arrive")
 	activateScript = cellScript("activate")
-	abandonScript  = cellScript("abandon")
 )
 
 func cellScript(name string) *redis.Script {
@@ -272,22 +246,24 @@ func (s *Store) runCell(
 		return nil
 	case len(reply) == 1 && reply[0] == "lost":
 		return fmt.Errorf("move %s: %w", move.Repo, locking.ErrLost)
-	case len(reply) == 1 && reply[0] == "occupied":
-		return events.Errorf(events.Permanent, events.ClassConflict,
-			"move %s: there is another repository at this path in the new cell", move.Repo)
 	}
 	return events.Errorf(events.Permanent, events.ClassConflict,
-		"move %s: it is elsewhere, or arrives by another move: %.200q", move.Repo, reply)
+		"move %s: it is elsewhere, or has come by another move: %.200q", move.Repo, reply)
 }
 
 // Depart marks a repository as moved to another cell, which is the commit point of the move. Its polls end. It is
-// safe to repeat. client is that of the master, for a caller that then waits for replicas; nil selects the Store's.
-func (s *Store) Depart(ctx context.Context, client redis.Scripter, move CellMove, guard locking.Guard) error {
-	if client == nil {
-		client = s.redis
+// safe to repeat. The rest of the move is due after hold. client is that of the master, for a caller that then waits
+// for replicas.
+func (s *Store) Depart(
+	ctx context.Context, client redis.Scripter, move CellMove, guard locking.Guard, hold time.Duration,
+) error {
+	pinned := ""
+	if move.Pin {
+		pinned = " pinned"
 	}
-	keys := []string{s.namespace.Poll(), s.namespace.Results(), s.namespace.Departed(), s.namespace.Failing()}
-	return s.runCell(ctx, client, departScript, move, guard, "moved", keys, move.Repo.Key(), move.Repo.String())
+	keys := []string{s.namespace.Poll(), s.namespace.Results(), s.namespace.Departing(), s.namespace.Failing()}
+	return s.runCell(ctx, client, departScript, move, guard, "moved", keys, move.Repo.Key(), move.Repo.String(), pinned,
+		hold.Milliseconds())
 }
 
 // Vacate removes the state of a repository that [Store.Depart] has marked, except for the mark.
@@ -295,20 +271,8 @@ func (s *Store) Vacate(ctx context.Context, move CellMove, guard locking.Guard) 
 	return s.runCell(ctx, s.redis, vacateScript, move, guard, "vacated", []string{s.namespace.Views(move.Repo)})
 }
 
-// Arrive marks a repository as arriving from another cell. It returns an error of the class
-// [events.ClassConflict] if there is one here, or if a later move concerns it.
-func (s *Store) Arrive(ctx context.Context, move CellMove, guard locking.Guard) error {
-	return s.runCell(ctx, s.redis, arriveScript, move, guard, "arriving",
-		[]string{s.namespace.Views(move.Repo), s.namespace.Departed()}, move.Repo.Key())
-}
-
-// Abandon removes the mark of [Store.Arrive].
-func (s *Store) Abandon(ctx context.Context, move CellMove, guard locking.Guard) error {
-	return s.runCell(ctx, s.redis, abandonScript, move, guard, "abandoned", nil)
-}
-
-// Activate stores the state of a repository that arrives, after which changes of it are handled here: of which something
-// is to be fetched, or nothing. It is safe to repeat.
+// Activate stores the state of a repository that arrives from another cell, in place of what is left of an earlier
+// stay: of which something is to be fetched, or nothing. It is safe to repeat.
 func (s *Store) Activate(
 	ctx context.Context, move CellMove, guard locking.Guard, fields, views map[string]string, fetches bool,
 ) error {
@@ -326,6 +290,10 @@ func (s *Store) Activate(
 	return s.runCell(ctx, s.redis, activateScript, move, guard, "active", []string{s.namespace.Views(move.Repo)},
 		args...)
 }
+
+// IsOccupied reports whether there is a repository here, which must not be replaced by one from another cell. Failures
+// of changes that were sent here by mistake are none.
+func (r Repo) IsOccupied() bool { return r.IsHere() && r.has("synced", "head", "given", "moved") }
 
 // IsVacated reports whether only the mark of [Store.Depart] is left.
 func (r Repo) IsVacated() bool {

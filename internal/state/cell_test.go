@@ -60,41 +60,23 @@ func TestRepositoryIsInOneCell(t *testing.T) {
 	must(client.Do(ctx, "XADD", old.Results(), "5-0", "a", "b").Err())
 	must(client.Do(ctx, "ZADD", old.Poll(), "1", repo.Key()).Err())
 	in := state.CellMove{Repo: repo, Cell: "eu-1", Epoch: 3}
-	out := state.CellMove{Repo: repo, Cell: "eu-2", Epoch: 3}
+	out := state.CellMove{Repo: repo, Cell: "eu-2", Epoch: 3, Pin: true}
 
 	stale := oldLease.Guard()
 	stale.Fence--
-	if err := oldStates.Depart(ctx, nil, out, stale); !errors.Is(err, locking.ErrLost) {
+	if err := oldStates.Depart(ctx, client, out, stale, time.Second); !errors.Is(err, locking.ErrLost) {
 		t.Errorf("Depart with another fence: %v, want %v", err, locking.ErrLost)
-	}
-	for range 2 {
-		must(newStates.Arrive(ctx, in, newLease.Guard()))
-	}
-	if err := load(newStates).CheckHere(repo); events.ClassOf(err) != events.ClassBusy || events.DispositionOf(err) != events.Contention {
-		t.Errorf("the repository may be worked on before it has arrived: %v", err)
 	}
 	w, err := watch.New(watch.Watch{App: "search", URL: "https://git.example.com/acme/widgets"})
 	must(err)
-	if _, err := watch.NewRegistry(client, here).Put(ctx, w); events.ClassOf(err) != events.ClassBusy {
-		t.Errorf("its watches can be changed: %v", err)
-	}
-	other := in
-	other.Epoch = 30
-	if err := watch.NewRegistry(client, here).Receive(ctx, []watch.Watch{w}, other.ArrivingMark()); events.ClassOf(err) != events.ClassBusy {
-		t.Errorf("its watches arrive by another move: %v", err)
-	}
-	for range 2 {
-		must(watch.NewRegistry(client, here).Receive(ctx, []watch.Watch{w}, in.ArrivingMark()))
-	}
 	must(load(oldStates).CheckHere(repo))
-	if err := load(newStates).CheckHere(repo); events.ScopeOf(err) != events.ScopeNone || events.RetryAfter(err) <= 0 {
-		t.Errorf("scope %q, retried after %v: want it to wait, and to be nobody's trouble", events.ScopeOf(err), events.RetryAfter(err))
+	if load(oldStates).IsOccupied() == load(newStates).IsOccupied() {
+		t.Error("the repository is in both cells, or in none")
 	}
-
 	for range 2 {
-		must(oldStates.Depart(ctx, nil, out, oldLease.Guard()))
-		if _, last, _ := load(oldStates).MovedToCell(); last != "5-0" {
-			t.Errorf("the last result is %s, want 5-0", last)
+		must(oldStates.Depart(ctx, client, out, oldLease.Guard(), time.Second))
+		if move, last, _ := load(oldStates).MovedToCell(); last != "5-0" || !move.Pin {
+			t.Errorf("the last result is %s, and the move %+v, want 5-0 and a pin", last, move)
 		}
 		must(client.Do(ctx, "XADD", old.Results(), "*", "a", "b").Err()) // changes nothing
 	}
@@ -105,14 +87,20 @@ func TestRepositoryIsInOneCell(t *testing.T) {
 	if err := known.CheckHere(repo); events.ClassOf(err) != events.ClassBusy {
 		t.Errorf("the repository may be worked on in the old cell: %v", err)
 	}
-	if err := oldStates.Depart(ctx, nil, state.CellMove{Repo: repo, Cell: "eu-3", Epoch: 4}, oldLease.Guard()); events.ClassOf(err) != events.ClassConflict {
+	if err := known.CheckHere(repo); events.DispositionOf(err) != events.Contention || events.ScopeOf(err) != events.ScopeNone || events.RetryAfter(err) <= 0 {
+		t.Errorf("%v, scope %q, retried after %v: want it to wait, and to be nobody's trouble", err, events.ScopeOf(err), events.RetryAfter(err))
+	}
+	if _, err := watch.NewRegistry(client, old).Put(ctx, w); events.ClassOf(err) != events.ClassBusy {
+		t.Errorf("its watches can be changed: %v", err)
+	}
+	if err := oldStates.Depart(ctx, client, state.CellMove{Repo: repo, Cell: "eu-3", Epoch: 4}, oldLease.Guard(), time.Second); events.ClassOf(err) != events.ClassConflict {
 		t.Errorf("it can be moved to a third cell, too: %v", err)
 	}
 	if got := known.CarriedToCell(); !maps.Equal(got, carried) {
 		t.Errorf("carried %v, want %v", got, carried)
 	}
-	if _, elsewhere, err := newStates.ServedBy(ctx, repo); !elsewhere || err != nil {
-		t.Errorf("the new cell serves what has not arrived: %v", err)
+	for range 2 {
+		must(watch.NewRegistry(client, here).Receive(ctx, []watch.Watch{w}, in.ArrivesMark()))
 	}
 	for range 2 {
 		must(newStates.Activate(ctx, in, newLease.Guard(), known.CarriedToCell(), map[string]string{"refs/heads/main:search": "c1 d"}, true))
@@ -136,20 +124,23 @@ func TestRepositoryIsInOneCell(t *testing.T) {
 	if len(page.Repos) != 0 {
 		t.Errorf("the old cell lists %v", page.Repos)
 	}
-	if err := newStates.Arrive(ctx, in, newLease.Guard()); events.ClassOf(err) != events.ClassConflict {
-		t.Errorf("another repository can arrive over this one: %v", err)
+	other := w
+	other.App = "docs"
+	if err := watch.NewRegistry(client, here).Receive(ctx, []watch.Watch{other}, in.ArrivesMark()); events.ClassOf(err) != events.ClassBusy {
+		t.Errorf("its watches arrive again, after it has been activated: %v", err)
 	}
 
 	// It moves back. Then nobody completes the first move again.
-	must(oldStates.Arrive(ctx, state.CellMove{Repo: repo, Cell: "eu-2", Epoch: 4}, oldLease.Guard()))
-	must(newStates.Depart(ctx, nil, state.CellMove{Repo: repo, Cell: "eu-1", Epoch: 4}, newLease.Guard()))
-	if err := newStates.Arrive(ctx, in, newLease.Guard()); events.ClassOf(err) != events.ClassConflict {
-		t.Errorf("it arrives by a move before that by which it left: %v", err)
-	}
+	must(newStates.Depart(ctx, client, state.CellMove{Repo: repo, Cell: "eu-1", Epoch: 4}, newLease.Guard(), time.Second))
+	must(oldStates.Activate(ctx, state.CellMove{Repo: repo, Cell: "eu-2", Epoch: 4}, oldLease.Guard(), carried, nil, true))
 	if err := newStates.Activate(ctx, in, newLease.Guard(), carried, nil, true); events.ClassOf(err) != events.ClassConflict {
 		t.Errorf("it is activated again after it has left: %v", err)
 	}
-	must(newStates.Arrive(ctx, state.CellMove{Repo: repo, Cell: "eu-1", Epoch: 5}, newLease.Guard()))
+	if err := watch.NewRegistry(client, here).Receive(ctx, []watch.Watch{other}, in.ArrivesMark()); events.ClassOf(err) != events.ClassBusy {
+		t.Errorf("its watches arrive again after it has left: %v", err)
+	}
+	must(oldStates.Depart(ctx, client, state.CellMove{Repo: repo, Cell: "eu-2", Epoch: 5}, oldLease.Guard(), time.Second))
+	must(newStates.Activate(ctx, state.CellMove{Repo: repo, Cell: "eu-1", Epoch: 5}, newLease.Guard(), carried, nil, true))
 }
 
 // TestFormerCellServesUntilAllIsFetched publishes the refs of a repository that has come from another cell, one by one.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/redis/go-redis/v9"
@@ -73,10 +74,12 @@ func (s *Store) Restore(ctx context.Context, repo events.RepoPath, fields map[st
 }
 
 // isUsed reports whether the state has a clone, its removal or a move.
-func (r Repo) isUsed() bool {
+func (r Repo) isUsed() bool { return r.has("synced", "head", "given", "moved", "tombstone", cellField) }
+
+// has reports whether the state has a field of one of these kinds.
+func (r Repo) has(kinds ...string) bool {
 	for name := range r.fields {
-		switch kind, _, _ := strings.Cut(name, ":"); kind {
-		case "synced", "head", "given", "moved", "tombstone", cellField:
+		if kind, _, _ := strings.Cut(name, ":"); slices.Contains(kinds, kind) {
 			return true
 		}
 	}

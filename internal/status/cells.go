@@ -51,8 +51,7 @@ func (r Reader) Read(ctx context.Context) (term.Table, error) {
 }
 
 func (r Reader) readCell(ctx context.Context, cell cells.Member) (Service, error) {
-	cfg := r.Config
-	cfg.Prefix, cfg.Cell = string(cell.Namespace), cell.Name
+	cfg := r.Config.In(cell)
 	volume, err := r.Volume(ctx, cfg, r.Redis)
 	if err != nil {
 		return Service{}, err

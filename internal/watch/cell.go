@@ -9,12 +9,12 @@ import (
 )
 
 // A repository that is moved between cells takes its watches along. They are added in the new cell before
-// they are removed in the old one, so that each webhook finds them in one cell at least. Meanwhile no one
-// else may change them: see write.lua.
+// they are removed in the old one, so that each webhook finds them in one cell at least. Nobody else may change those in
+// the old one: see write.lua.
 
-// Receive stores the watches of a repository that arrives from another cell, in place of any that are left of
-// an interrupted move. It requests no poll: the next one is due an interval from now. It is safe to repeat. It
-// writes nothing unless the state has that mark, so that an attempt that was overtaken does no harm.
+// Receive stores the watches of a repository that arrives from another cell by a move, in place of any that are left of
+// an interrupted one. It requests no poll: the next one is due an interval from now. It is safe to repeat. It
+// writes nothing if the state knows of that move or a later one, so that an attempt that was overtaken does no harm.
 func (r *Registry) Receive(ctx context.Context, watches []Watch, mark string) error {
 	if len(watches) == 0 {
 		return nil
@@ -31,7 +31,7 @@ func (r *Registry) Receive(ctx context.Context, watches []Watch, mark string) er
 }
 
 // Release removes the watches of a repository that was moved to another cell. Its clone is not removed by
-// that. It is safe to repeat, and requires a mark as [Registry.Receive] does.
+// that. It is safe to repeat. It writes nothing unless the state has that mark.
 func (r *Registry) Release(ctx context.Context, repo events.RepoPath, mark string) error {
 	return r.move(ctx, repo, nil, mark)
 }

@@ -84,11 +84,10 @@ func (r *Registry) untilWritten(ctx context.Context, repo events.RepoPath, try f
 
 // rewrite replaces the stored documents of a repository.
 type rewrite struct {
-	was  contents
-	docs map[string]string
-	to   events.RepoPath // the path that the watches move to; zero if they do not
-	// the mark of a move between cells in the state, without which nothing is written; "" for none may be there
-	moves string
+	was   contents
+	docs  map[string]string
+	to    events.RepoPath // the path that the watches move to; zero if they do not
+	moves string          // the move between cells that writes it, see write.lua; "" for none
 }
 
 // requests returns the changes to queue with the write. A new watch concerns its app alone: each one requests
@@ -236,8 +235,7 @@ func (r *Registry) write(ctx context.Context, changes []events.Change, rewrites 
 	case len(reply) == 3 && reply[0] == "related":
 		return nested(reply[1], reply[2])
 	case len(reply) == 2 && reply[0] == "moved":
-		return events.Errorf(events.Retryable, events.ClassBusy, "%s is in another cell, or is being moved; try again",
-			reply[1])
+		return events.Errorf(events.Retryable, events.ClassBusy, "%s is in another cell; try again", reply[1])
 	}
 	return fmt.Errorf("write the watches of %s: %w: %.100q", rewrites[0].was.repo, errReply, reply)
 }

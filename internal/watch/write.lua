@@ -6,7 +6,7 @@
 --         or none after, both are the same; and the state of the repository (hash);
 --         then, if watches move to another path, the records of moves from their path and from the other one (strings)
 -- ARGV    1 a new version   2 '1' if a change polls the sets for all apps   3 number of sets; then for each: repository key, the version read ('' for none), '1' if
---         the set stays and '0' if it is removed, '1' if it is polled, '' or the mark in the state by which a move between cells writes it, number of fields to
+--         the set stays and '0' if it is removed, '1' if it is polled, '' or the move between cells that writes it, number of fields to
 --         remove, those, number of names and values to set, those in turn
 --         then the number of changes; then for each: number of names and values of its entry, those in turn
 --         then, if watches move, the other path, and how long that is recorded, ms
@@ -15,11 +15,12 @@
 --         'raced', key           that repository's set has changed; nothing was written
 --         'related', key, other  the first was not watched, and the watched other one is above or below it; nothing
 --                                was written
---         'moved', key            that repository is in another cell, or not in this one yet; nothing was written
+--         'moved', key            that repository is in another cell; nothing was written
 -- Fails with WRONGTYPE if a key has another type, and with OOM; then nothing changed.
 --
 -- A set that is polled for all apps records the time of the request, and so does one that a move writes, so that it is polled an
--- interval later. Polled sets are scheduled for now; due.lua knows the interval and reschedules them. All written sets and remotes get the new version. XADD comes first: it needs memory, so
+-- interval later. A move is 'moved {cell} {epoch}', with which the mark in the state must begin, or 'arrives {epoch}', if the state knows of no
+-- such or later move. Polled sets are scheduled for now; due.lua knows the interval and reschedules them. All written sets and remotes get the new version. XADD comes first: it needs memory, so
 -- it fails before anything is written.
 
 local changes, index, poll = KEYS[1], KEYS[2], KEYS[3]
@@ -43,12 +44,22 @@ end
 for i = 1, tonumber(arg()) do messages[i] = list() end
 local moved_to, recorded = arg(), arg()
 
+local function isElsewhere(s)
+  local place = redis.call('HGET', s.state, 'cell') or ''
+  local epoch = string.match(s.moves, '^arrives (%d+)$')
+  if epoch then
+    local from = redis.call('HGET', s.state, 'from') or ''
+    local last = string.match(place, '^%S+ %S+ (%d+)') or string.match(from, '^%S+ (%d+)') or 0
+    return tonumber(last) >= tonumber(epoch)
+  end
+  return place ~= s.moves and (s.moves == '' or string.sub(place, 1, #s.moves + 1) ~= s.moves .. ' ')
+end
+
 redis.call('XLEN', changes)
 redis.call('ZCARD', index)
 redis.call('ZCARD', poll)
 for _, s in ipairs(sets) do
-  local place = redis.call('HGET', s.state, 'cell') or ''
-  if place ~= s.moves and (s.moves == '' or string.sub(place, 1, #s.moves + 1) ~= s.moves .. ' ') then return {'moved', s.key} end
+  if isElsewhere(s) then return {'moved', s.key} end
   redis.call('HLEN', s.before)
   redis.call('HLEN', s.after)
   if (redis.call('HGET', s.hash, 'version') or '') ~= s.read then return {'raced', s.key} end

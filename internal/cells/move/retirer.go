@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"slices"
 	"time"
 
@@ -20,38 +19,34 @@ import (
 	"lockstep/locking"
 )
 
-// Retirer cleans up after repositories that have left its cell: see the package documentation. Any number of
-// processes may run one. All fields but Every and Step are required.
+// Retirer completes moves from its cell that other processes have begun, and cleans up after repositories that have
+// left it: see the package documentation. Any number of processes may run one. All fields are required.
 type Retirer struct {
-	Cell      string
-	Directory *cells.Directory
-	Redis     redis.UniversalClient // for the keys of all cells
-	Volume    *volume.Volume        // of Cell
-	Locker    *locking.Locker       // of Cell
-	Grace     time.Duration         // of replaced trees: the old names stay for twice that
-	Every     time.Duration         // interval of looking for work; 1 s
-
-	Step func(name string, repo events.RepoPath) // called after each step, for crash tests; optional
-	Log  *slog.Logger
+	*Mover
+	Cell   string
+	Volume *volume.Volume  // of Cell
+	Locker *locking.Locker // of Cell
+	Grace  time.Duration   // of replaced trees: the old names stay for twice that
 }
 
 const (
-	retireAtOnce = 100
-	retireAgain  = time.Second // after which a step that has to wait is tried again; apps may take long to acknowledge
-	retireLater  = time.Minute // after an error
+	retireEvery   = time.Second // interval of looking for work
+	retireAtOnce  = 100
+	retireAgain   = time.Second // after which a step that has to wait is tried again; apps may take long to acknowledge
+	completeAgain = 5 * time.Second
+	retireLater   = time.Minute // after an error
 )
 
-// Run cleans up until ctx is done.
+// Run works until ctx is done.
 func (r Retirer) Run(ctx context.Context) {
-	every := r.Every
-	if every == 0 {
-		every = time.Second
-	}
 	for ctx.Err() == nil {
 		if err := r.once(ctx); err != nil && ctx.Err() == nil {
 			r.Log.WarnContext(ctx, "cannot clean up after repositories that moved to other cells, will retry", "error", err)
 		}
-		pause(ctx, every)
+		select {
+		case <-time.After(retireEvery):
+		case <-ctx.Done():
+		}
 	}
 }
 
@@ -61,50 +56,83 @@ func (r Retirer) once(ctx context.Context) error {
 	if !ok {
 		return cells.ErrNoCell
 	}
-	now, err := stream.Time(ctx, r.Redis, self.Prefix.Departed())
+	if err := r.each(ctx, self.Prefix.Departing(), self, r.resume); err != nil {
+		return err
+	}
+	return r.each(ctx, self.Prefix.Departed(), self, r.retire)
+}
+
+// each calls fn for the repositories of a sorted set that are due. fn returns when the next step is due, 0 if there is
+// none.
+func (r Retirer) each(
+	ctx context.Context, key string, self cells.Cell,
+	fn func(context.Context, cells.Cell, events.RepoPath) (next time.Duration, err error),
+) error {
+	now, err := stream.Time(ctx, r.Redis, key)
 	if err != nil {
 		return err
 	}
-	due, err := r.Redis.ZRangeByScore(ctx, self.Prefix.Departed(), &redis.ZRangeBy{
+	due, err := r.Redis.ZRangeByScore(ctx, key, &redis.ZRangeBy{
 		Min: "-inf", Max: fmt.Sprint(now.UnixMilli()), Count: retireAtOnce,
 	}).Result()
 	if err != nil {
 		return fmt.Errorf("find repositories that have left: %w", err)
 	}
-	for _, key := range due {
-		repo, err := events.ParseRepoPath(key)
+	for _, member := range due {
+		repo, err := events.ParseRepoPath(member)
 		if err != nil {
-			return fmt.Errorf("invalid repository %.100q in %s: %w", key, self.Prefix.Departed(), err)
+			return fmt.Errorf("invalid repository %.100q in %s: %w", member, key, err)
 		}
-		next, err := r.retire(ctx, self, repo)
+		next, err := fn(ctx, self, repo)
 		switch {
 		case ctx.Err() != nil:
 			return nil
 		case errors.Is(err, locking.ErrHeld):
 			next = retireAgain
 		case err != nil:
-			next = retireLater
 			r.Log.WarnContext(ctx, "cannot clean up after a repository that moved to another cell, will retry",
-				"repo", key, "error", err)
+				"repo", member, "error", err)
 		}
-		if next > 0 { // only if it is still there: it may have come back
-			err = r.Redis.ZAddXX(ctx, self.Prefix.Departed(),
-				redis.Z{Score: float64(now.Add(next).UnixMilli()), Member: key}).Err()
+		if next == 0 {
+			continue
 		}
-		if next > 0 && err != nil {
+		again := redis.Z{Score: float64(now.Add(next).UnixMilli()), Member: member}
+		if err := r.Redis.ZAddXX(ctx, key, again).Err(); err != nil { // only if it is still there: it may have come back
 			return err
 		}
 	}
 	return nil
 }
 
-// retire does what is next for a repository, and returns after which time the following step is due, 0 if
-// there is none.
+// resume completes a move whose mark is here.
+func (r Retirer) resume(ctx context.Context, self cells.Cell, repo events.RepoPath) (next time.Duration, err error) {
+	known, err := state.NewStore(r.Redis, self.Prefix).Load(ctx, repo)
+	if err != nil {
+		return completeAgain, err
+	}
+	move, _, departed := known.MovedToCell()
+	if !departed {
+		return 0, r.Redis.ZRem(ctx, self.Prefix.Departing(), repo.Key()).Err()
+	}
+	move.Repo = repo
+	if err := r.Directory.Refresh(ctx); err != nil {
+		return completeAgain, err
+	}
+	a, err := r.attempt(move, self.Name)
+	if err != nil {
+		return completeAgain, err
+	}
+	a.resumes = true
+	return completeAgain, a.run(ctx) // there is no next step if it succeeds
+}
+
+// retire does what is next for a repository whose move is complete.
 func (r Retirer) retire(ctx context.Context, self cells.Cell, repo events.RepoPath) (next time.Duration, err error) {
 	floor, err := r.Volume.Floor(repo)
 	if err != nil {
-		return 0, err
+		return retireLater, err
 	}
+	next = retireLater // after an error
 	request := locking.Request{Key: repo.Key(), Job: "departed", Operation: "move", IfHeld: locking.Skip, Floor: floor}
 	err = r.Locker.Do(ctx, request, func(ctx context.Context, lease *locking.Lease) error {
 		states := state.NewStore(r.Redis, self.Prefix)
@@ -121,9 +149,12 @@ func (r Retirer) retire(ctx context.Context, self cells.Cell, repo events.RepoPa
 			return r.remove(ctx, self, repo, lease)
 		}
 		ready, err := r.isReady(ctx, self, move, last)
-		if err != nil || !ready {
-			next = retireAgain
+		if err != nil {
 			return err
+		}
+		if !ready {
+			next = retireAgain
+			return nil
 		}
 		if err := watch.NewRegistry(r.Redis, self.Prefix).Release(ctx, repo, move.MovedMark()); err != nil {
 			return err
@@ -136,12 +167,6 @@ func (r Retirer) retire(ctx context.Context, self cells.Cell, repo events.RepoPa
 		return nil
 	})
 	return next, err
-}
-
-func (r Retirer) step(name string, repo events.RepoPath) {
-	if r.Step != nil {
-		r.Step(name, repo)
-	}
 }
 
 // remove removes what is left on the volume. Pinned trees stay, and are removed by a later call.
@@ -161,8 +186,8 @@ func (r Retirer) remove(ctx context.Context, self cells.Cell, repo events.RepoPa
 }
 
 // isReady reports whether the watches, the state and the names of a repository that has left can go: the new
-// cell has published it, or it has left that one too, and apps have got the results of this one. If the new
-// cell does not work on it, it makes sure that the move is completed.
+// cell has published it, or it has left that one too, and apps have got the results of this one. If Redis has lost
+// what the move has written, it has the move completed again.
 func (r Retirer) isReady(
 	ctx context.Context, self cells.Cell, move state.CellMove, last string,
 ) (bool, error) {
@@ -178,10 +203,8 @@ func (r Retirer) isReady(
 	next, _, leftAgain := there.MovedToCell()
 	switch {
 	case leftAgain && next.Epoch >= move.Epoch:
-	case !came || from.Cell != self.Name || from.Epoch != move.Epoch:
-		_, err := NewQueue(r.Redis, to.Prefix).Request(ctx,
-			Request{Repo: move.Repo, From: self.Name, Epoch: move.Epoch}, false)
-		return false, err
+	case !came || from.Cell != self.Name || from.Epoch != move.Epoch || r.Directory.Place(move.Repo).Name == self.Name:
+		return false, r.Redis.ZAdd(ctx, self.Prefix.Departing(), redis.Z{Member: move.Repo.Key()}).Err()
 	case there.NeedsOther():
 		return false, nil
 	}
