@@ -109,7 +109,7 @@ func TestPublishAndWaitPrintsProgress(t *testing.T) {
 	}
 }
 
-func TestVerifyPrintsProgress(t *testing.T) {
+func TestTailAndVerifyPrintProgress(t *testing.T) {
 	testenv.Long(t)
 	t.Parallel()
 	git, server, root := proctest.StartGit(t), redistest.Start(t), t.TempDir()
@@ -119,13 +119,19 @@ func TestVerifyPrintsProgress(t *testing.T) {
 	change := proctest.Must(events.NewChange(events.Change{ID: "c1", URL: gate.url("acme/widgets")}))(t)
 	proctest.Must(0, app.PublishChange(t.Context(), server.Client(), events.DefaultNamespace, change))(t)
 
-	store := state.NewStore(server.Client(), events.DefaultNamespace)
-	proctest.Eventually(t, func() bool { all, _ := store.Activities(t.Context()); return len(all) > 0 }, "the worker is at work")
+	tail := proctest.Start(t, "tail", "acme/", "--count", "1", "--redis", server.URL())
+	other := proctest.Start(t, "tail", "other/", "--redis", server.URL())
+	tail.AwaitLog("acme/widgets after 1")
 	verify := proctest.Start(t, "repos", "verify", "acme/widgets", "--redis", server.URL(), "--root", root)
 	verify.AwaitLog("0 repositories done, 0 of them failed; now acme/widgets, since ")
 	gate.open()
-	if code := verify.AwaitExit(time.Minute); code != 0 {
-		t.Errorf("exit code %d", code)
+	for _, p := range []*proctest.Process{tail, verify} {
+		if code := p.AwaitExit(time.Minute); code != 0 {
+			t.Errorf("exit code %d", code)
+		}
+	}
+	if log := other.Log.String(); strings.Contains(log, "acme/widgets") {
+		t.Errorf("tail of other repositories: %s", log)
 	}
 }
 

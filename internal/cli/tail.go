@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -20,6 +21,7 @@ import (
 	"lockstep/internal/cells"
 	"lockstep/internal/config"
 	"lockstep/internal/redisx"
+	"lockstep/internal/state"
 	"lockstep/internal/status"
 	"lockstep/internal/term"
 )
@@ -38,8 +40,8 @@ func newTailCommand(std term.Streams) *cobra.Command {
 		Use:   "tail [PREFIX]",
 		Short: "Follow results live",
 		Long: "Print each new result, of all repositories or of those with a path prefix, until interrupted. Does\n" +
-			"not affect other consumers. With several cells, it follows those that there are when it starts; one\n" +
-			"that does not answer is named.",
+			"not affect other consumers. Every 10 s, the progress of long operations is on standard error. With\n" +
+			"several cells, it follows those that there are when it starts; one that does not answer is named.",
 		Example: "  lockstep tail --redis redis://127.0.0.1:6379\n" +
 			"  lockstep tail acme/ --since 10m --changes --redis redis://127.0.0.1:6379\n" +
 			"  lockstep tail -o json --count 1 --redis redis://127.0.0.1:6379",
@@ -103,6 +105,9 @@ func (f *tailFlags) follow(
 		}
 		return nil
 	}
+	if f.out.IsTable() {
+		defer every(progressEvery, func(ctx context.Context) { showLongWork(ctx, client, set, prefix, std) })()
+	}
 	all, ctx := errgroup.WithContext(ctx)
 	for _, cell := range set.Members() {
 		all.Go(func() error {
@@ -137,6 +142,22 @@ func (f *tailFlags) follow(
 		return err
 	}
 	return nil
+}
+
+// showLongWork prints on standard error how far the changes are that have run for 10 s or longer, up to five per cell.
+func showLongWork(
+	ctx context.Context, client redis.UniversalClient, set *cells.Set, prefix string, std term.Streams,
+) {
+	for _, cell := range set.Members() {
+		all, _ := state.NewStore(client, cell.Namespace).Activities(ctx) // what follows the results reports an error
+		all = slices.DeleteFunc(all, func(a state.Activity) bool {
+			return a.At.Sub(a.Since) < progressEvery || !strings.HasPrefix(strings.ToLower(a.Repo), prefix)
+		})
+		for _, a := range all[:min(len(all), 5)] {
+			fmt.Fprintf(std.Stderr, "%s after %v: %s\n", a.Repo, a.At.Sub(a.Since).Round(time.Second),
+				term.Clean(status.Progress(a.Progress)))
+		}
+	}
 }
 
 // entryLine formats an entry and returns its repository.
