@@ -87,15 +87,12 @@ func flagValue(flags *pflag.FlagSet, flag watch.Flag) func() any {
 
 // options returns what sets each option of a watch to the value of its flag, by the flag's name.
 func (f *watchFlags) options() map[string]func(w *watch.Watch) error {
-	parse := func(text string, into interface{ UnmarshalText(text []byte) error }) error {
-		return into.UnmarshalText([]byte(text))
-	}
 	options := map[string]func(w *watch.Watch) error{
 		"url":           func(w *watch.Watch) error { w.URL = f.url; return nil },
 		"max-refs":      func(w *watch.Watch) error { w.MaxRefs = f.maxRefs; return nil },
 		"credential":    func(w *watch.Watch) error { w.Credential = f.credential; return nil },
-		"depth":         func(w *watch.Watch) error { return parse(f.depth, &w.Depth) },
-		"poll":          func(w *watch.Watch) error { return parse(f.poll, &w.Poll) },
+		"depth":         func(w *watch.Watch) (err error) { w.Depth, err = events.ParseDepth(f.depth); return err },
+		"poll":          func(w *watch.Watch) (err error) { w.Poll, err = watch.ParseInterval(f.poll); return err },
 		"notify-url":    func(w *watch.Watch) error { w.NotifyURL, w.Silenced = f.notifyURL, ""; return nil },
 		"notify-secret": func(w *watch.Watch) error { w.NotifySecret = f.notifySecret; return nil },
 		"follow-moves":  func(w *watch.Watch) error { w.FollowMoves = f.followMoves; return nil },
@@ -126,13 +123,14 @@ func (f *watchFlags) watch(url string) (watch.Watch, error) {
 	if err := w.Repo.UnmarshalText([]byte(f.repo)); err != nil {
 		return w, term.UsageError(fmt.Errorf("--repo: %w", err))
 	}
-	if err := w.Ref.UnmarshalText([]byte(f.ref)); err != nil {
+	var err error
+	if w.Ref, err = watch.ParseSelector(f.ref); err != nil {
 		return w, term.UsageError(fmt.Errorf("--ref: %w", err))
 	}
 	if err := f.set(&w, slices.Sorted(maps.Keys(f.options()))...); err != nil {
 		return w, term.UsageError(err)
 	}
-	w, err := watch.New(w)
+	w, err = watch.New(w)
 	return w, term.UsageError(err)
 }
 
