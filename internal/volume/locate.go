@@ -1,6 +1,7 @@
 package volume
 
 import (
+	"fmt"
 	"path/filepath"
 	"strings"
 
@@ -57,20 +58,31 @@ func (v *Volume) TreesAt(repo events.RepoPath, ref events.Ref, commit string) (t
 	if err != nil {
 		return nil, err
 	}
-	entries, err := disk.ReadDir(f.trees())
-	if err != nil {
-		return nil, disk.Error("list the trees", err)
-	}
-	for _, entry := range entries {
-		name := entry.Name()
-		if _, rest, _ := strings.Cut(name, "-"); b.MovedAway.covers(name) ||
-			!strings.HasPrefix(rest, commit[:min(12, len(commit))]) {
-			continue
-		}
+	names, err := f.treesOf(b, commit)
+	for _, name := range names {
 		if ofRef, at, ok := checkout.RefAndCommit(f.tree(name)); ok && ofRef == ref.String() && at == commit &&
 			!f.isPurged(name) {
 			trees = append(trees, filepath.ToSlash(v.relative(f.tree(name))))
 		}
 	}
-	return trees, nil
+	return trees, err
+}
+
+// treesOf returns the names of the trees of any of these commits, but for those of a repository that has moved away.
+func (f folder) treesOf(b binding, commits ...string) (names []string, err error) {
+	entries, err := disk.ReadDir(f.trees())
+	if err != nil {
+		return nil, disk.Error("list the trees", err)
+	}
+	wanted := map[string]bool{} // how the names of their trees go on after the fence
+	for _, commit := range commits {
+		wanted[fmt.Sprintf("%.12s", commit)] = true
+	}
+	for _, entry := range entries {
+		_, rest, _ := strings.Cut(entry.Name(), "-")
+		if wanted[rest[:min(len(rest), 12)]] && !b.MovedAway.covers(entry.Name()) {
+			names = append(names, entry.Name())
+		}
+	}
+	return names, nil
 }
