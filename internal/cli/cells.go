@@ -90,7 +90,7 @@ func newCellsListCommand(std term.Streams) *cobra.Command {
 					fmt.Fprintf(std.Stderr, "lockstep: moves to cell %s failed, that of %s: %s; "+
 						"see lockstep cells plan\n", cell.Name, last.Repo, term.Printable(last.Error))
 				}
-				return term.ShowList(std, &out, list, list, cellColumns)
+				return term.ShowList(std, &out, list, cellColumns)
 			})
 		},
 	}, config.Common, &out)

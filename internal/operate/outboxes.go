@@ -9,6 +9,8 @@ import (
 	"lockstep/events"
 	"lockstep/internal/cells"
 	"lockstep/internal/notify"
+	"lockstep/internal/state"
+	"lockstep/internal/watch"
 )
 
 // Outboxes are the notifications of a deployment that wait to be posted to apps.
@@ -69,13 +71,29 @@ func (o *Outboxes) Of(
 	})
 }
 
-// About returns what waits to be posted to apps about a repository, by app.
-func (o *Outboxes) About(ctx context.Context, repo events.RepoPath, apps []string) ([]notify.Box, error) {
+const appsAsked = 1000 // about a repository
+
+// About returns what waits to be posted about a repository to the apps that watch it, or were given anything of it, by
+// app.
+func (o *Outboxes) About(ctx context.Context, repo events.RepoPath, given []state.Given) ([]notify.Box, error) {
 	cell, err := o.Cells.Of(repo)
 	if err != nil {
 		return nil, err
 	}
-	boxes, err := o.in(cell).About(ctx, repo, apps)
+	watched, err := watch.NewRegistry(o.Cells.Redis(), cell.Namespace).Of(ctx, repo)
+	if err != nil {
+		return nil, cell.Explain(err)
+	}
+	var apps []string
+	for _, w := range watched.Watches {
+		apps = append(apps, w.App)
+	}
+	for _, g := range given {
+		apps = append(apps, g.App)
+	}
+	slices.Sort(apps)
+	apps = slices.Compact(apps)
+	boxes, err := o.in(cell).About(ctx, repo, apps[:min(len(apps), appsAsked)])
 	return boxes, cell.Explain(err)
 }
 

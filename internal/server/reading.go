@@ -172,7 +172,7 @@ func (s *Reading) refuse(w http.ResponseWriter, r *http.Request, cfg Config, err
 		w.Header().Set("Retry-After", retryAfter)
 		fail(w, http.StatusServiceUnavailable, errors.New("the volume of this process cannot be read; see /readyz?verbose"))
 	default:
-		failWith(w, err)
+		failWith(w, r, err)
 	}
 }
 
