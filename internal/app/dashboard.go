@@ -26,15 +26,16 @@ func openDashboard(
 	dashboardConfig := dashboard.Config{
 		Redis: client, Results: namespace.Results(), Changes: namespace.Changes(), Group: events.WorkersGroup,
 		Leases: api.Leases, Letters: api.Letters, Outboxes: api.Outboxes, Streams: api.Streams,
-		Hosts: api.Hosts, Workers: api.Workers, Outcomes: api.Results, Repos: api.Repos, Watches: api.Watches, Activities: state.NewStore(client, namespace),
-		PollEvery: cfg.PollEvery, Grace: cfg.Grace, Followers: feed.NewFollowers(client, cfg.Cell, namespace, cfg.Shared()),
-		Guard: server.Guard{Token: cfg.APIToken, Loopback: server.Loopback(listener)},
-		Proxy: dashboard.Proxy{Header: admin.Header, Users: admin.Users, From: cfg.Proxies()},
-		Realm: string(namespace), Version: ReadBuild().Version, Log: cfg.Log,
+		Hosts: api.Hosts, Workers: api.Workers, Outcomes: api.Results, Repos: api.Repos, Watches: api.Watches,
+		Activities: state.NewStore(client, namespace).Activities, PollEvery: cfg.PollEvery, Grace: cfg.Grace,
+		Followers: feed.NewFollowers(client, cfg.Cell, namespace, cfg.Shared()).List,
+		Guard:     server.Guard{Token: cfg.APIToken, Loopback: server.Loopback(listener)},
+		Proxy:     dashboard.Proxy{Header: admin.Header, Users: admin.Users, From: cfg.Proxies()},
+		Realm:     string(namespace), Version: ReadBuild().Version, Log: cfg.Log,
 	}
 	if cfg.Has(config.RoleWorker) {
 		local := &localVolume{ctx: ctx, cfg: cfg.Config, redis: client}
-		dashboardConfig.Size, dashboardConfig.Tree, dashboardConfig.Full = local.size, local.tree, local.full
+		dashboardConfig.Size, dashboardConfig.Full = local.size, local.full
 	}
 	if api.Publisher != nil {
 		dashboardConfig.Publish = func(ctx context.Context, change events.Change) (string, error) {
@@ -104,19 +105,6 @@ func (s *localVolume) full() bool {
 	}
 	space, err := volume.Space()
 	return err == nil && operate.NearlyFull(space.Free, space.Size)
-}
-
-// tree returns the tree of a published commit, relative to the root, or "" if another commit is published.
-func (s *localVolume) tree(repo events.RepoPath, ref events.Ref, commit string) string {
-	volume := s.open()
-	if volume == nil {
-		return ""
-	}
-	located, ok, err := volume.Locate(repo, ref)
-	if err != nil || !ok || located.Commit != commit {
-		return ""
-	}
-	return located.Tree
 }
 
 // open returns the volume, or nil while there is none. It retries at most every 5 s.

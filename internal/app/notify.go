@@ -72,7 +72,6 @@ func runNotifier(ctx context.Context, cfg Config) error {
 		Commands: cfg.commands, Root: cfg.Root, Mounted: mounted,
 		Hosts: cfg.NotifyHosts, Trust: trust, UserAgent: "lockstep/" + ReadBuild().Version,
 		Grace: max(cfg.Grace, 1), Log: cfg.Log, Observe: cfg.Metrics.Notification, Tracer: cfg.Traces.Tracer("notifier"),
-		Propagator: cfg.Traces.Propagator(),
 	})
 	if err != nil {
 		return err

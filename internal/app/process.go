@@ -184,7 +184,7 @@ func ServeHTTP(ctx context.Context, listener net.Listener, cfg Config) error {
 	httpConfig := server.Config{
 		Topic: namespace.Changes(), TopicOf: topicOf(set), Slots: cfg.Slots, Token: cfg.APIToken, Proxies: cfg.Proxies(),
 		Metrics: cfg.Metrics.Handler(), Log: cfg.Log,
-		Live: cfg.live, Ready: cfg.ready, Tracer: cfg.Traces.Tracer("receiver"), Propagator: cfg.Traces.Propagator(),
+		Live: cfg.live, Ready: cfg.ready, Tracer: cfg.Traces.Tracer("receiver"),
 	}
 	if cfg.Has(config.RoleReader) {
 		tailing := cfg.Redis.Open() // not shared: it blocks in reads of results

@@ -33,10 +33,8 @@ func newExportCommand(std term.Streams) *cobra.Command {
 			"  lockstep export - --redis redis://127.0.0.1:6379 | gzip > lockstep.export.gz",
 		Args: term.WrongUse(term.OneArg),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return onCells(cmd, std, term.Forever, func(
-				ctx context.Context, cfg config.Config, client redis.UniversalClient, set *cells.Set,
-			) error {
-				doc, err := backup.Export(ctx, backup.Deployment{Redis: client, Cells: set, Tokens: cfg.Shared()},
+			return onCells(cmd, std, term.Forever, func(ctx context.Context, d deployment) error {
+				doc, err := backup.Export(ctx, backup.Deployment{Redis: d.redis, Cells: d.cells, Tokens: d.cfg.Shared()},
 					app.ReadBuild().Version)
 				if err != nil {
 					return err

@@ -62,8 +62,7 @@ func newCellsListCommand(std term.Streams) *cobra.Command {
 			return onDirectory(cmd, std, func(
 				ctx context.Context, _ config.Config, client redis.UniversalClient, directory *cells.Directory,
 			) error {
-				list := operate.Directory(ctx, client, directory)
-				return term.ShowList(std, &out, list, list, cellColumns)
+				return term.ShowList(std, &out, operate.Directory(ctx, client, directory), cellColumns)
 			})
 		},
 	}, config.Common, &out)

@@ -74,16 +74,10 @@ func newDeadListCommand(std term.Streams) *cobra.Command {
 					return err
 				}
 				list, more, missing, err := letters.List(ctx, query)
-				if err != nil {
-					return err
-				}
 				if more {
 					defer fmt.Fprintf(std.Stderr, "lockstep: there are more than %d letters; raise --limit\n", limit)
 				}
-				if err := term.ShowList(std, &flags.out, list, list, deadColumns); err != nil {
-					return err
-				}
-				return lacking(missing)
+				return showList(std, &flags.out, list, deadColumns, missing, err)
 			})
 		},
 	}
@@ -187,7 +181,7 @@ func newDeadAction(std term.Streams, cmd *cobra.Command, all string,
 				return err
 			}
 			if dryRun {
-				err = term.ShowList(std, &flags.out, selected, selected, deadColumns)
+				err = term.ShowList(std, &flags.out, selected, deadColumns)
 			} else {
 				err = fn(ctx, letters, selected, len(ids), flags.out)
 			}
@@ -233,8 +227,8 @@ func (f *deadFlags) selected(
 
 // onLetters runs fn with the letters of all cells, and adds advice to errors about ids.
 func onLetters(cmd *cobra.Command, std term.Streams, fn func(context.Context, *operate.Letters) error) error {
-	return onSet(cmd, std, deadTimeout, func(ctx context.Context, set *cells.Set) error {
-		err := fn(ctx, &operate.Letters{Cells: set})
+	return onCells(cmd, std, deadTimeout, func(ctx context.Context, d deployment) error {
+		err := fn(ctx, &operate.Letters{Cells: d.cells})
 		switch {
 		case errors.Is(err, stream.ErrBadID):
 			return term.UsageError(fmt.Errorf("%w; see lockstep dead ls", err))

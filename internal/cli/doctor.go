@@ -17,7 +17,7 @@ func newDoctorCommand(std term.Streams) *cobra.Command {
 		Short: "Check Redis, the volume and this machine",
 		Long: "Check what lockstep serve depends on with these settings, with advice for each problem: Redis'\n" +
 			"version, role, persistence, memory, clock and latency; the file system of the volume (hard links,\n" +
-			"renames, locks, exchange, sync), its free space and inodes, and whether it belongs to this prefix;\n" +
+			"renames, locks, sync), its free space and inodes, and whether it belongs to this prefix;\n" +
 			"the permissions of credentials; webhook sources, the spool and the limit on open files. Run it on\n" +
 			"each machine. It does not disturb a running service, but creates a missing volume and spool. Exit\n" +
 			"code 1 if a check fails.",

@@ -117,7 +117,7 @@ func TestDoctorChecksVolume(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()
 	found := examined(t, term.ExitDone, "--root", root)
-	for _, name := range []string{"volume", "file locks", "sync", "exchange of names", "case"} {
+	for _, name := range []string{"volume", "file locks", "sync"} {
 		if found[name].Verdict != doctor.VerdictOK {
 			t.Errorf("%s: %+v", name, found[name])
 		}

@@ -8,11 +8,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
 
 	"lockstep/internal/app"
-	"lockstep/internal/cells"
 	"lockstep/internal/config"
 	"lockstep/internal/hosts"
 	"lockstep/internal/operate"
@@ -32,14 +30,9 @@ func newHostsListCommand(std term.Streams) *cobra.Command {
 		Short:   "List the hosts used within a day, with their limits",
 		Example: "  lockstep hosts ls --redis redis://127.0.0.1:6379",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return onShared(cmd, std, 30*time.Second, func(
-				ctx context.Context, cfg config.Config, client redis.UniversalClient, _ *cells.Set,
-			) error {
-				list, err := app.ReadHosts(cfg, client).List(ctx)
-				if err != nil {
-					return err
-				}
-				return term.ShowList(std, &out, list, list, hostColumns)
+			return onShared(cmd, std, 30*time.Second, func(ctx context.Context, d deployment) error {
+				list, err := app.ReadHosts(d.cfg, d.redis).List(ctx)
+				return showList(std, &out, list, hostColumns, nil, err)
 			})
 		},
 	}, config.Common, &out)
@@ -68,10 +61,8 @@ func newHostsClearCommand(std term.Streams) *cobra.Command {
 			if cmd.Flags().Changed("credential") {
 				only = &name
 			}
-			return onShared(cmd, std, 30*time.Second, func(
-				ctx context.Context, cfg config.Config, client redis.UniversalClient, set *cells.Set,
-			) error {
-				lifted, err := operate.LiftBlocks(ctx, set, app.ReadHosts(cfg, client), host, only)
+			return onShared(cmd, std, 30*time.Second, func(ctx context.Context, d deployment) error {
+				lifted, err := operate.LiftBlocks(ctx, d.cells, app.ReadHosts(d.cfg, d.redis), host, only)
 				if err != nil {
 					return err
 				}

@@ -46,7 +46,7 @@ type setup struct {
 	Redis, Listen, Forge, NotifyURL, App, Service, Dir string
 
 	url    string      // of the receiver, as the forge reaches it
-	before *deployment // that is added to; nil for a new one
+	before *existing // that is added to; nil for a new one
 
 	Binary, User    string // for the unit
 	Port, Published string // of the container
@@ -214,11 +214,11 @@ type setupFile struct {
 	wanted        bool
 }
 
-// existing returns the settings of the deployment that is added to, none for a new one.
-func (s *setup) existing() deployment { return *cmp.Or(s.before, &deployment{}) }
+// former returns the settings of the deployment that is added to, none for a new one.
+func (s *setup) former() existing { return *cmp.Or(s.before, &existing{}) }
 
 // hook returns the folder of the forge's webhooks, as in the settings.
-func (s *setup) hook() string { return filepath.Join(cmp.Or(s.existing().Hooks, "hooks"), s.Forge) }
+func (s *setup) hook() string { return filepath.Join(cmp.Or(s.former().Hooks, "hooks"), s.Forge) }
 
 // path returns where a file of the deployment is.
 func (s *setup) path(name string) string {
@@ -235,7 +235,7 @@ func (s *setup) files() []setupFile {
 		_, _ = rand.Read(b) // never fails
 		return b
 	}
-	hook, credential := s.hook(), filepath.Join(cmp.Or(s.existing().Credentials, "credentials"), s.App)
+	hook, credential := s.hook(), filepath.Join(cmp.Or(s.former().Credentials, "credentials"), s.App)
 	return slices.DeleteFunc([]setupFile{
 		{"api-token", hex.EncodeToString(secret()) + "\n", s.before == nil},
 		{filepath.Join(hook, "forge"), s.Forge + "\n", s.Forge != none},
@@ -249,8 +249,8 @@ func (s *setup) files() []setupFile {
 	}, func(f setupFile) bool { return !f.wanted })
 }
 
-// deployment is what init reads of the settings of one that exists.
-type deployment struct {
+// existing is what init reads of the settings of one that exists.
+type existing struct {
 	Listen      string
 	Hooks       string
 	Credentials string
@@ -273,13 +273,13 @@ func (l *hostList) UnmarshalYAML(node *yaml.Node) error {
 }
 
 // readDeployment returns the deployment in a folder, or nil if there is none.
-func readDeployment(dir string) (*deployment, error) {
+func readDeployment(dir string) (*existing, error) {
 	path := filepath.Join(dir, config.DefaultFile)
 	text, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
-	found := &deployment{}
+	found := &existing{}
 	if err == nil {
 		err = yaml.Unmarshal(text, found)
 	}

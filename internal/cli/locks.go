@@ -11,7 +11,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"lockstep/events"
-	"lockstep/internal/cells"
 	"lockstep/internal/config"
 	"lockstep/internal/operate"
 	"lockstep/internal/term"
@@ -32,13 +31,7 @@ func newLocksListCommand(std term.Streams) *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return onLeases(cmd, std, func(ctx context.Context, leases *operate.Leases) error {
 				list, missing, err := leases.List(ctx)
-				if err != nil {
-					return err
-				}
-				if err := term.ShowList(std, &out, list, list, lockColumns); err != nil {
-					return err
-				}
-				return lacking(missing)
+				return showList(std, &out, list, lockColumns, missing, err)
 			})
 		},
 	}, config.Common, &out)
@@ -113,8 +106,8 @@ func newLocksReleaseCommand(std term.Streams) *cobra.Command {
 
 // onLeases runs fn with the leases of all cells.
 func onLeases(cmd *cobra.Command, std term.Streams, fn func(context.Context, *operate.Leases) error) error {
-	return onSet(cmd, std, 30*time.Second, func(ctx context.Context, set *cells.Set) error {
-		return fn(ctx, &operate.Leases{Cells: set})
+	return onCells(cmd, std, 30*time.Second, func(ctx context.Context, d deployment) error {
+		return fn(ctx, &operate.Leases{Cells: d.cells})
 	})
 }
 

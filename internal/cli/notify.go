@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
 
 	"lockstep/internal/app"
@@ -47,15 +46,14 @@ func newNotifyTestCommand(std term.Streams) *cobra.Command {
 			if err != nil {
 				return term.UsageError(err)
 			}
-			return onRepo(cmd, std, watchTimeout, key.Repo, func(
-				ctx context.Context, cfg config.Config, client redis.UniversalClient,
-			) error {
+			return onRepo(cmd, std, watchTimeout, key.Repo, func(ctx context.Context, d deployment) error {
+				cfg := d.cfg
 				commands, err := app.Commands(cfg, false)
 				if err != nil {
 					return err
 				}
 				_, runs := commands[key.App]
-				w, err := findWatch(ctx, watch.NewRegistry(client, cfg.Namespace()), key)
+				w, err := findWatch(ctx, watch.NewRegistry(d.redis, cfg.Namespace()), key)
 				if err != nil {
 					return err
 				}

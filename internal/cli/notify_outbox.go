@@ -10,7 +10,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"lockstep/internal/cells"
 	"lockstep/internal/config"
 	"lockstep/internal/notify"
 	"lockstep/internal/operate"
@@ -34,25 +33,13 @@ func newNotifyListCommand(std term.Streams) *cobra.Command {
 			return onOutboxes(cmd, std, func(ctx context.Context, outboxes *operate.Outboxes) error {
 				if len(args) == 0 {
 					apps, missing, err := outboxes.Apps(ctx)
-					if err != nil {
-						return err
-					}
-					if err := term.ShowList(std, &out, apps, apps, waitingAppColumns); err != nil {
-						return err
-					}
-					return lacking(missing)
+					return showList(std, &out, apps, waitingAppColumns, missing, err)
 				}
 				boxes, more, missing, err := outboxes.Of(ctx, args[0], boxesListed)
-				if err != nil {
-					return err
-				}
-				if err := term.ShowList(std, &out, boxes, boxes, boxColumns(args[0])); err != nil {
-					return err
-				}
 				if more {
-					fmt.Fprintf(std.Stderr, "only the oldest %d repositories are listed\n", boxesListed)
+					defer fmt.Fprintf(std.Stderr, "only the oldest %d repositories are listed\n", boxesListed)
 				}
-				return lacking(missing)
+				return showList(std, &out, boxes, boxColumns(args[0]), missing, err)
 			})
 		},
 	}, config.Common, &out)
@@ -87,8 +74,8 @@ func newNotifySendCommand(std term.Streams) *cobra.Command {
 
 // onOutboxes runs fn with the outboxes of all cells.
 func onOutboxes(cmd *cobra.Command, std term.Streams, fn func(context.Context, *operate.Outboxes) error) error {
-	return onSet(cmd, std, 30*time.Second, func(ctx context.Context, set *cells.Set) error {
-		return fn(ctx, &operate.Outboxes{Cells: set})
+	return onCells(cmd, std, 30*time.Second, func(ctx context.Context, d deployment) error {
+		return fn(ctx, &operate.Outboxes{Cells: d.cells})
 	})
 }
 

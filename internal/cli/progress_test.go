@@ -2,16 +2,9 @@ package cli
 
 import (
 	"context"
-	"errors"
-	"io"
-	"net/http"
-	"net/http/httptest"
-	"net/http/httputil"
-	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -25,56 +18,21 @@ import (
 	"lockstep/internal/testenv"
 )
 
-// gated is a proxy for the Git server. It sends the start of a pack, and the rest once it is opened.
-type gated struct {
-	*httptest.Server
-	open func()
-}
-
-const gatedAfter = 200 << 10 // bytes, more than one side-band packet
-
-func newGated(t *testing.T, git *gitserver.Server) *gated {
+// gatedGit starts a Git server with acme/widgets, which does not answer a fetch until open is called.
+func gatedGit(t *testing.T) (git *gitserver.Server, open func()) {
 	t.Helper()
 	gate := make(chan struct{})
-	proxy := httputil.NewSingleHostReverseProxy(proctest.Must(url.Parse(strings.TrimSuffix(git.URL("x"), "/x.git")))(t))
-	proxy.FlushInterval = -1
-	proxy.ModifyResponse = func(res *http.Response) error {
-		if strings.HasSuffix(res.Request.URL.Path, "/git-upload-pack") && res.ContentLength < 0 { // the length of a short list of refs is known
-			rest := waiting{res.Request.Context(), gate, res.Body}
-			res.Body = struct {
-				io.Reader
-				io.Closer
-			}{io.MultiReader(io.LimitReader(res.Body, gatedAfter), rest), res.Body}
+	git = proctest.StartGit(t, gitserver.WithBefore(func(ctx context.Context, _, service string) {
+		if service != "git-upload-pack" { // the list of refs must begin within a minute
+			return
 		}
-		return nil
-	}
-	g := &gated{Server: httptest.NewServer(proxy), open: sync.OnceFunc(func() { close(gate) })}
-	t.Cleanup(func() { g.open(); g.Close() })
-	return g
-}
-
-// waiting blocks reads until the gate is open.
-type waiting struct {
-	ctx  context.Context
-	gate <-chan struct{}
-	io.Reader
-}
-
-func (w waiting) Read(p []byte) (int, error) {
-	select {
-	case <-w.gate:
-		return w.Reader.Read(p)
-	case <-w.ctx.Done():
-		return 0, errors.New("the client disconnected")
-	}
-}
-
-func (g *gated) url(repo string) string { return g.URL + "/" + repo + ".git" }
-
-// large creates a repository whose pack is much larger than gatedAfter.
-func large(t *testing.T, git *gitserver.Server, repo string) {
-	t.Helper()
-	proctest.Must(git.Generate(t.Context(), repo, gitserver.Shape{Files: 200, Bytes: 2 << 20}))(t)
+		select {
+		case <-gate:
+		case <-ctx.Done():
+		}
+	}))
+	proctest.Must(git.Create(t.Context(), "acme/widgets", map[string]string{"a": "1"}))(t)
+	return git, func() { close(gate) }
 }
 
 func TestProgressText(t *testing.T) {
@@ -112,11 +70,10 @@ func TestPublishAndWaitPrintsProgress(t *testing.T) {
 func TestTailAndVerifyPrintProgress(t *testing.T) {
 	testenv.Long(t)
 	t.Parallel()
-	git, server, root := proctest.StartGit(t), redistest.Start(t), t.TempDir()
-	large(t, git, "acme/widgets")
-	gate := newGated(t, git)
+	server, root := redistest.Start(t), t.TempDir()
+	git, open := gatedGit(t)
 	proctest.Start(t, "serve", "--roles", "worker", "--redis", server.URL(), "--root", root).AwaitLog("worker takes changes")
-	change := proctest.Must(events.NewChange(events.Change{ID: "c1", URL: gate.url("acme/widgets")}))(t)
+	change := proctest.Must(events.NewChange(events.Change{ID: "c1", URL: git.URL("acme/widgets")}))(t)
 	proctest.Must(0, app.PublishChange(t.Context(), server.Client(), events.DefaultNamespace, change))(t)
 
 	tail := proctest.Start(t, "tail", "acme/", "--count", "1", "--redis", server.URL())
@@ -124,7 +81,7 @@ func TestTailAndVerifyPrintProgress(t *testing.T) {
 	tail.AwaitLog("acme/widgets after 1")
 	verify := proctest.Start(t, "repos", "verify", "acme/widgets", "--redis", server.URL(), "--root", root)
 	verify.AwaitLog("0 repositories done, 0 of them failed; now acme/widgets, since ")
-	gate.open()
+	open()
 	for _, p := range []*proctest.Process{tail, verify} {
 		if code := p.AwaitExit(time.Minute); code != 0 {
 			t.Errorf("exit code %d", code)
@@ -138,9 +95,9 @@ func TestTailAndVerifyPrintProgress(t *testing.T) {
 func TestActivityOfDeadWorkerDisappears(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
-	git, server, root := proctest.StartGit(t), redistest.Start(t), t.TempDir()
-	large(t, git, "acme/widgets")
-	gate, client := newGated(t, git), server.Client()
+	server, root := redistest.Start(t), t.TempDir()
+	git, open := gatedGit(t)
+	client := server.Client()
 	store := state.NewStore(client, events.DefaultNamespace)
 	serving := func(name string) *proctest.Process {
 		p := proctest.Start(t, "serve", "--roles", "worker", "--worker", name, "--lease", "1s", "--redis", server.URL(), "--root", root)
@@ -150,17 +107,17 @@ func TestActivityOfDeadWorkerDisappears(t *testing.T) {
 	busy := func(worker string) func() bool {
 		return func() bool {
 			all := proctest.Must(store.Activities(ctx))(t)
-			return len(all) == 1 && all[0].Worker == worker && all[0].Phase == events.PhaseFetch && all[0].Done > 0 && all[0].Repo == "acme/widgets"
+			return len(all) == 1 && all[0].Worker == worker && all[0].Phase == events.PhaseFetch && all[0].Repo == "acme/widgets"
 		}
 	}
 	first := serving("first")
-	change := proctest.Must(events.NewChange(events.Change{ID: "c1", URL: gate.url("acme/widgets")}))(t)
+	change := proctest.Must(events.NewChange(events.Change{ID: "c1", URL: git.URL("acme/widgets")}))(t)
 	proctest.Must(0, app.PublishChange(ctx, client, events.DefaultNamespace, change))(t)
 	proctest.Eventually(t, busy("first"), "activity of the first worker")
 	serving("second")
 	first.Kill()
 	proctest.Eventually(t, busy("second"), "activity of only the second worker")
-	gate.open()
+	open()
 	if r := proctest.AwaitResults(t, client, 1)[0]; r.Type != events.ResultSynced {
 		t.Errorf("result %+v", r)
 	}

@@ -136,10 +136,8 @@ func newPublishCommand(std term.Streams) *cobra.Command {
 				return publishAndWait(cmd, std, change, timeout, out)
 			}
 			var entry string
-			err = onRepo(cmd, std, 10*time.Second, change.Repo, func(
-				ctx context.Context, cfg config.Config, client redis.UniversalClient,
-			) error {
-				entry, err = app.Enqueue(ctx, client, cfg.Namespace(), change)
+			err = onRepo(cmd, std, 10*time.Second, change.Repo, func(ctx context.Context, d deployment) error {
+				entry, err = app.Enqueue(ctx, d.redis, d.cfg.Namespace(), change)
 				return err
 			})
 			if err != nil {
@@ -180,11 +178,9 @@ type publishedChange struct {
 func publishAndWait(
 	cmd *cobra.Command, std term.Streams, change events.Change, timeout time.Duration, out term.Output,
 ) error {
-	return onRepo(cmd, std, timeout, change.Repo, func(
-		ctx context.Context, cfg config.Config, client redis.UniversalClient,
-	) error {
-		warnWithoutWorker(ctx, client, cfg, std)
-		result, err := enqueueAndAwait(ctx, std, client, cfg, change, timeout)
+	return onRepo(cmd, std, timeout, change.Repo, func(ctx context.Context, d deployment) error {
+		warnWithoutWorker(ctx, d.redis, d.cfg, std)
+		result, err := enqueueAndAwait(ctx, std, d.redis, d.cfg, change, timeout)
 		switch {
 		case err != nil:
 			return err
@@ -192,7 +188,7 @@ func publishAndWait(
 			_, err := fmt.Fprintf(std.Stdout, "removed %s\n", strings.TrimSpace(result.Repo.String()+" "+result.Ref.String()))
 			return err
 		}
-		return report(std.Stdout, cfg, result, out)
+		return report(std.Stdout, d.cfg, result, out)
 	})
 }
 

@@ -47,34 +47,32 @@ func withRedis(cfg config.Config, fn func(redis.UniversalClient) error) error {
 	return redisx.Explain(server, fn(client))
 }
 
+// deployment is what a command works with.
+type deployment struct {
+	cfg   config.Config // of the cell that the command is about, if it is about one
+	redis redis.UniversalClient
+	cells *cells.Set
+}
+
 // onCells is connected, for a command that works with all cells: a single deployment, unless the setting cell
 // names one or all.
-func onCells(cmd *cobra.Command, std term.Streams, timeout time.Duration,
-	fn func(context.Context, config.Config, redis.UniversalClient, *cells.Set) error) error {
+func onCells(
+	cmd *cobra.Command, std term.Streams, timeout time.Duration, fn func(context.Context, deployment) error,
+) error {
 	return connected(cmd, std, timeout, func(ctx context.Context, cfg config.Config, client redis.UniversalClient) error {
 		set, err := app.OpenCells(ctx, cfg, client)
 		if err != nil {
 			return err
 		}
-		return fn(ctx, cfg, client, set)
-	})
-}
-
-// onSet is [onCells] for a command that only shows what internal/operate has of them.
-func onSet(
-	cmd *cobra.Command, std term.Streams, timeout time.Duration, fn func(context.Context, *cells.Set) error,
-) error {
-	return onCells(cmd, std, timeout, func(
-		ctx context.Context, _ config.Config, _ redis.UniversalClient, set *cells.Set,
-	) error {
-		return fn(ctx, set)
+		return fn(ctx, deployment{cfg, client, set})
 	})
 }
 
 // onShared is [onCells] for a command about what all cells share. It works with all of them even if the
 // settings name one.
-func onShared(cmd *cobra.Command, std term.Streams, timeout time.Duration,
-	fn func(context.Context, config.Config, redis.UniversalClient, *cells.Set) error) error {
+func onShared(
+	cmd *cobra.Command, std term.Streams, timeout time.Duration, fn func(context.Context, deployment) error,
+) error {
 	return connected(cmd, std, timeout, func(ctx context.Context, cfg config.Config, client redis.UniversalClient) error {
 		if cfg.Cell != "" {
 			cfg.Cell = cells.Every
@@ -83,41 +81,39 @@ func onShared(cmd *cobra.Command, std term.Streams, timeout time.Duration,
 		if err != nil {
 			return err
 		}
-		return fn(ctx, cfg, client, set)
-	})
-}
-
-// onRedis is [onCells] for a command that works in one cell. fn is given the settings of that one.
-func onRedis(
-	cmd *cobra.Command, std term.Streams, timeout time.Duration,
-	fn func(context.Context, config.Config, redis.UniversalClient) error,
-) error {
-	return onCells(cmd, std, timeout, func(
-		ctx context.Context, cfg config.Config, client redis.UniversalClient, set *cells.Set,
-	) error {
-		if !set.IsSingle() {
-			return term.UsageError(errOneCell)
-		}
-		return fn(ctx, cfg.In(set.Members()[0]), client)
+		return fn(ctx, deployment{cfg, client, set})
 	})
 }
 
 var errOneCell = errors.New("this command works in one cell: name it with --cell; see lockstep cells ls")
 
-// onRepo is [onCells] for a command about one repository. fn is given the settings of its cell.
+// onRepo is [onCells] for a command about one repository.
 func onRepo(
 	cmd *cobra.Command, std term.Streams, timeout time.Duration, repo events.RepoPath,
-	fn func(context.Context, config.Config, redis.UniversalClient) error,
+	fn func(context.Context, deployment) error,
 ) error {
-	return onCells(cmd, std, timeout, func(
-		ctx context.Context, cfg config.Config, client redis.UniversalClient, set *cells.Set,
-	) error {
-		cell, err := set.Of(repo)
+	return onCells(cmd, std, timeout, func(ctx context.Context, d deployment) error {
+		cell, err := d.cells.Of(repo)
 		if err != nil {
 			return err
 		}
-		return cell.Explain(fn(ctx, cfg.In(cell), client))
+		d.cfg = d.cfg.In(cell)
+		return cell.Explain(fn(ctx, d))
 	})
+}
+
+// showList prints a list of what the cells that answer have, unless there is an error, and returns an error that names
+// the other cells.
+func showList[T any](
+	std term.Streams, out *term.Output, rows []T, list term.List[T], missing []cells.Missing, err error,
+) error {
+	if err != nil {
+		return err
+	}
+	if err := term.ShowList(std, out, rows, list); err != nil {
+		return err
+	}
+	return lacking(missing)
 }
 
 // lacking returns an error that names the cells that are missing in a list that has been printed, or nil.

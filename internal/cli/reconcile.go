@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
 
 	"lockstep/internal/app"
@@ -28,17 +27,19 @@ func newReconcileCommand(std term.Streams) *cobra.Command {
 		Example: "  lockstep reconcile --redis redis://127.0.0.1:6379 --root /srv/repos\n" +
 			"  lockstep reconcile --dry-run --json --redis redis://127.0.0.1:6379 --root /srv/repos",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return onRedis(cmd, std, 10*time.Minute, func(
-				ctx context.Context, cfg config.Config, client redis.UniversalClient,
-			) error {
-				volume, err := app.ViewVolume(ctx, cfg, client)
+			return onCells(cmd, std, 10*time.Minute, func(ctx context.Context, d deployment) error {
+				if !d.cells.IsSingle() {
+					return term.UsageError(errOneCell)
+				}
+				cfg := d.cfg.In(d.cells.Members()[0])
+				volume, err := app.ViewVolume(ctx, cfg, d.redis)
 				if err != nil {
 					return err
 				}
 				if volume == nil {
 					return term.UsageError(fmt.Errorf("%s is not the volume of this prefix; set --root to its directory", cfg.Root))
 				}
-				r := app.NewReconciler(cfg, client, volume, app.NewLogger(std.Stderr, cfg, slog.LevelError))
+				r := app.NewReconciler(cfg, d.redis, volume, app.NewLogger(std.Stderr, cfg, slog.LevelError))
 				r.Source, r.Poll, r.Prune, r.DryRun = "/lockstep/cli", true, prune, dryRun
 				report, err := r.Run(ctx)
 				if err != nil {

@@ -12,12 +12,10 @@ import (
 	"strings"
 	"time"
 
-	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
 
 	"lockstep/events"
 	"lockstep/internal/app"
-	"lockstep/internal/cells"
 	"lockstep/internal/config"
 	"lockstep/internal/notify"
 	"lockstep/internal/operate"
@@ -49,34 +47,16 @@ func newReposListCommand(std term.Streams) *cobra.Command {
 			if limit < 1 {
 				return term.UsageError(fmt.Errorf("--limit %d: want at least 1", limit))
 			}
-			return onCells(cmd, std, time.Minute, func(
-				ctx context.Context, cfg config.Config, client redis.UniversalClient, set *cells.Set,
-			) error {
-				byRepo := func(a, b listedRepo) int { return cmp.Compare(a.Repo, b.Repo) }
-				list, more, missing, err := operate.Gather(ctx, set, limit, byRepo, func(
-					cell cells.Member,
-				) ([]listedRepo, bool, error) {
-					summaries, more, err := listRepos(ctx, state.NewStore(client, cell.Namespace), prefixOf(args), limit)
-					if err != nil {
-						return nil, false, err
-					}
-					list, err := describeRepos(ctx, cfg.In(cell), client, operate.Shown(set, cell), summaries)
-					if list != nil && err != nil { // some could not be measured; list all of them anyway
-						fmt.Fprintf(std.Stderr, "lockstep: %s\n", term.OneLine(err))
-						err = nil
-					}
-					return list, more, err
-				})
+			return onCells(cmd, std, time.Minute, func(ctx context.Context, d deployment) error {
+				lines, more, missing, err := (&operate.Repos{Cells: d.cells}).List(ctx, prefixOf(args), limit)
 				if err != nil {
 					return err
 				}
+				list, err := measure(ctx, std, d, lines)
 				if more {
 					fmt.Fprintf(std.Stderr, "lockstep: there are more repositories; add a prefix or raise --limit\n")
 				}
-				if err := term.ShowList(std, &out, list, list, repoColumns(len(args) > 0)); err != nil {
-					return err
-				}
-				return lacking(missing)
+				return showList(std, &out, list, repoColumns(len(args) > 0), missing, err)
 			})
 		},
 	}
@@ -84,29 +64,6 @@ func newReposListCommand(std term.Streams) *cobra.Command {
 	cmd.Flags().IntVar(&limit, "limit", 1000, "maximum number of `repositories`")
 	out.AddList(cmd)
 	return cmd
-}
-
-// listRepos returns up to limit repositories and reports whether there are more.
-func listRepos(
-	ctx context.Context, store *state.Store, prefix string, limit int,
-) (list []operate.RepoSummary, more bool, err error) {
-	found := map[string]operate.RepoSummary{} // a repository may be on two pages
-	for cursor, last := uint64(0), false; !last && len(found) < limit; {
-		page, err := store.List(ctx, prefix, cursor, limit)
-		if err != nil {
-			return nil, false, err
-		}
-		for _, summary := range page.Repos {
-			found[summary.Repo] = operate.NewRepoSummary(summary)
-		}
-		cursor, last = page.Next, page.Next == 0
-		more = !last
-	}
-	names := slices.Sorted(maps.Keys(found))
-	for _, name := range names[:min(len(names), limit)] {
-		list = append(list, found[name])
-	}
-	return list, more || len(names) > limit, nil
 }
 
 func newReposShowCommand(std term.Streams) *cobra.Command {
@@ -122,10 +79,8 @@ func newReposShowCommand(std term.Streams) *cobra.Command {
 			if err != nil {
 				return term.UsageError(err)
 			}
-			return onRepo(cmd, std, 10*time.Second, repo, func(
-				ctx context.Context, cfg config.Config, client redis.UniversalClient,
-			) error {
-				detail, err := readRepo(ctx, client, cfg, repo)
+			return onRepo(cmd, std, 10*time.Second, repo, func(ctx context.Context, d deployment) error {
+				detail, err := readRepo(ctx, d, repo)
 				if err != nil {
 					return err
 				}
@@ -149,8 +104,8 @@ func newReposRemoveCommand(std term.Streams) *cobra.Command {
 			if err != nil {
 				return term.UsageError(err)
 			}
-			return onSet(cmd, std, deadTimeout, func(ctx context.Context, set *cells.Set) error {
-				removed, err := (&operate.Repos{Cells: set}).Remove(ctx, repo)
+			return onCells(cmd, std, deadTimeout, func(ctx context.Context, d deployment) error {
+				removed, err := (&operate.Repos{Cells: d.cells}).Remove(ctx, repo)
 				if err != nil {
 					return err
 				}
@@ -169,18 +124,15 @@ type repoDetail struct {
 	Volume  *onDisk      `json:"volume,omitempty"`
 }
 
-func readRepo(
-	ctx context.Context, client redis.UniversalClient, cfg config.Config, repo events.RepoPath,
-) (repoDetail, error) {
-	repos := &operate.Repos{Cells: cells.Single(client, cells.Member{Namespace: cfg.Namespace()})}
-	recorded, err := repos.Get(ctx, repo)
+func readRepo(ctx context.Context, d deployment, repo events.RepoPath) (repoDetail, error) {
+	recorded, err := (&operate.Repos{Cells: d.cells}).Get(ctx, repo)
 	if errors.Is(err, operate.ErrUnknownRepo) {
 		return repoDetail{}, fmt.Errorf("%w; see lockstep repos ls and lockstep watch ls", err)
 	}
 	if err != nil {
 		return repoDetail{}, err
 	}
-	volume, err := app.ViewVolume(ctx, cfg, client)
+	volume, err := app.ViewVolume(ctx, d.cfg, d.redis)
 	if err != nil {
 		return repoDetail{}, err
 	}
@@ -188,7 +140,7 @@ func readRepo(
 	if err != nil {
 		return repoDetail{}, err
 	}
-	waiting, err := notify.Outboxes{Redis: client, Namespace: cfg.Namespace()}.About(ctx, repo)
+	waiting, err := (&operate.Outboxes{Cells: d.cells}).About(ctx, repo)
 	return repoDetail{recorded, waiting, disk}, err
 }
 

@@ -3,17 +3,12 @@ package cli
 import (
 	"context"
 	"errors"
-	"maps"
-	"slices"
+	"fmt"
 	"strconv"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"lockstep/internal/app"
-	"lockstep/internal/config"
 	"lockstep/internal/operate"
-	"lockstep/internal/state"
 	"lockstep/internal/status"
 	"lockstep/internal/term"
 	"lockstep/internal/volume"
@@ -21,42 +16,34 @@ import (
 
 // listedRepo is a repository in the output of ls.
 type listedRepo struct {
-	operate.RepoSummary
-	Cell   string  `json:"cell,omitempty"`   // if there are several
-	Ref    string  `json:"ref,omitempty"`    // the default branch, or else the first published ref
-	Commit string  `json:"commit,omitempty"` // published for Ref
+	operate.RepoLine
 	Volume *onDisk `json:"volume,omitempty"`
 }
 
-// describeRepos adds the published commits and, if the volume is mounted, the disk usage. It returns the
-// complete list, even if err reports that the disk usage of some repositories cannot be read, or nil.
-func describeRepos(
-	ctx context.Context, cfg config.Config, client redis.UniversalClient, cell string, summaries []operate.RepoSummary,
-) ([]listedRepo, error) {
-	volume, err := app.ViewVolume(ctx, cfg, client)
-	if err != nil {
-		return nil, err
-	}
-	names := make([]string, len(summaries))
-	for i, summary := range summaries {
-		names[i] = summary.Repo
-	}
-	published, err := state.NewStore(client, cfg.Namespace()).LoadHeads(ctx, names)
-	if err != nil {
-		return nil, err
-	}
-	list := make([]listedRepo, len(summaries))
-	for i, summary := range summaries {
-		disk, diskErr := describe(volume, summary.Repo)
-		err = errors.Join(err, diskErr)
-		heads := published[i].Heads()
-		list[i] = listedRepo{RepoSummary: summary, Cell: cell, Ref: published[i].Default(), Volume: disk}
-		if refs := slices.Sorted(maps.Keys(heads)); heads[list[i].Ref] == "" && len(refs) > 0 {
-			list[i].Ref = refs[0]
+// measure adds the disk usage of repositories whose volume is mounted. It warns if that of some cannot be read.
+func measure(ctx context.Context, std term.Streams, d deployment, lines []operate.RepoLine) ([]listedRepo, error) {
+	list, volumes := make([]listedRepo, len(lines)), map[string]*volume.Volume{}
+	var unread error
+	for i, line := range lines {
+		mounted, known := volumes[line.Cell]
+		if !known {
+			cell, named := d.cells.Cell(line.Cell)
+			if !named {
+				cell = d.cells.Members()[0]
+			}
+			var err error
+			if mounted, err = app.ViewVolume(ctx, d.cfg.In(cell), d.redis); err != nil {
+				return nil, err
+			}
+			volumes[line.Cell] = mounted
 		}
-		list[i].Commit = heads[list[i].Ref]
+		disk, err := describe(mounted, line.Repo)
+		list[i], unread = listedRepo{line, disk}, errors.Join(unread, err)
 	}
-	return list, err
+	if unread != nil {
+		fmt.Fprintf(std.Stderr, "lockstep: %s\n", term.OneLine(unread))
+	}
+	return list, nil
 }
 
 // repoColumns returns how ls prints repositories.

@@ -10,7 +10,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"lockstep/internal/cells"
 	"lockstep/internal/config"
 	"lockstep/internal/notify"
 	"lockstep/internal/operate"
@@ -28,8 +27,8 @@ func newResultCommand(std term.Streams) *cobra.Command {
 		Example: "  lockstep result 1795223511284-0 --redis redis://127.0.0.1:6379",
 		Args:    term.WrongUse(term.OneArg),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return onSet(cmd, std, 30*time.Second, func(ctx context.Context, set *cells.Set) error {
-				result, err := (&operate.Results{Cells: set}).Get(ctx, args[0])
+			return onCells(cmd, std, 30*time.Second, func(ctx context.Context, d deployment) error {
+				result, err := (&operate.Results{Cells: d.cells}).Get(ctx, args[0])
 				if errors.Is(err, operate.ErrNoResult) {
 					return fmt.Errorf("%w; see lockstep tail -o json --since 1h", err)
 				}

@@ -2,13 +2,11 @@ package cli
 
 import (
 	"context"
+	"time"
 
-	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
 
-	"lockstep/events"
 	"lockstep/internal/app"
-	"lockstep/internal/cells"
 	"lockstep/internal/config"
 	"lockstep/internal/status"
 	"lockstep/internal/term"
@@ -16,10 +14,9 @@ import (
 
 func newStatusCommand(std term.Streams) *cobra.Command {
 	var out term.Output
-	var again bool
-	cmd := &cobra.Command{
-		Use:   "status [owner/name]",
-		Short: "Show the state of the service or of one repository",
+	return withFlags(&cobra.Command{
+		Use:   "status",
+		Short: "Show the state of the service",
 		Long: "Show the state of the service on one screen: first what needs a person, and what waits for something\n" +
 			"and goes on by itself; then lag and pending entries, the current work of each worker, contended leases,\n" +
 			"hosts, followers, failing repositories and dead letters and, if --root is the deployment's volume, its\n" +
@@ -30,40 +27,11 @@ func newStatusCommand(std term.Streams) *cobra.Command {
 			"missing files for a quarter of a second each, and says so if that does not cover all of them.\n" +
 			"Spooled webhooks are in the metrics of the receivers only.",
 		Example: "  lockstep status --redis redis://127.0.0.1:6379\n" +
-			"  lockstep status --watch --redis redis://127.0.0.1:6379\n" +
-			"  lockstep status acme/widgets --redis redis://127.0.0.1:6379 -o yaml",
-		Args: term.WrongUse(term.OneArgAtMost),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			var repo events.RepoPath
-			if len(args) == 1 {
-				var err error
-				if repo, err = events.ParseRepoPath(args[0]); err != nil {
-					return term.UsageError(err)
-				}
-			}
-			timeout := term.StatusTimeout
-			if again {
-				timeout = term.Forever
-			}
-			err := onCells(cmd, std, timeout, func(
-				ctx context.Context, cfg config.Config, client redis.UniversalClient, set *cells.Set,
-			) error {
-				service := status.Reader{Redis: client, Config: cfg, Cells: set, Volume: app.ViewVolume}
-				read := func(ctx context.Context) (term.Table, error) { return service.Read(ctx) }
-				if len(args) == 1 {
-					cell, err := set.Of(repo)
-					if err != nil {
-						return err
-					}
-					read = func(ctx context.Context) (term.Table, error) {
-						detail, err := readRepo(ctx, client, cfg.In(cell), repo)
-						return detail, cell.Explain(err)
-					}
-				}
-				if again {
-					return term.Follow(ctx, std, out, read)
-				}
-				found, err := read(ctx)
+			"  lockstep status --redis redis://127.0.0.1:6379 -o yaml",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return onCells(cmd, std, 10*time.Second, func(ctx context.Context, d deployment) error {
+				service := status.Reader{Redis: d.redis, Config: d.cfg, Cells: d.cells, Volume: app.ViewVolume}
+				found, err := service.Read(ctx)
 				if err != nil {
 					return err
 				}
@@ -75,14 +43,6 @@ func newStatusCommand(std term.Streams) *cobra.Command {
 				}
 				return nil
 			})
-			if again && cmd.Context().Err() != nil { // interrupted by the user
-				return nil
-			}
-			return err
 		},
-	}
-	config.AddFlags(cmd.Flags(), config.Common|config.Reading)
-	cmd.Flags().BoolVarP(&again, "watch", "w", false, "refresh every 2 s until interrupted")
-	out.Add(cmd)
-	return cmd
+	}, config.Common|config.Reading, &out)
 }

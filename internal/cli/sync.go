@@ -68,22 +68,18 @@ func newSyncCommand(std term.Streams) *cobra.Command {
 			}
 			traces, end := traced(cmd, std)
 			defer func() { end(err) }()
+			if cfg.Redis != "" {
+				return publishAndWait(cmd, std, change, timeout, out)
+			}
+			if !cmd.Flags().Changed("max-attempts") {
+				cfg.MaxAttempts = 1 // the user is waiting
+			}
 			ctx, cancel := context.WithTimeout(cmd.Context(), timeout)
 			defer cancel()
-			var result events.Result
-			advice := "is a worker running? see lockstep status"
-			if cfg.Redis == "" {
-				advice = "the remote or the volume is slow; raise --timeout"
-				if !cmd.Flags().Changed("max-attempts") {
-					cfg.MaxAttempts = 1 // the user is waiting
-				}
-				result, err = syncEmbedded(ctx, cfg, std, traces, change)
-			} else {
-				result, err = syncThrough(ctx, cfg, std, change)
-			}
+			result, err := syncEmbedded(ctx, cfg, std, traces, change)
 			if err != nil && timedOut(ctx) {
-				return &term.ExitError{Code: term.ExitTimedOut,
-					Err: fmt.Errorf("sync %s: no result within %v; %s", change.Repo, timeout, advice)}
+				return &term.ExitError{Code: term.ExitTimedOut, Err: fmt.Errorf("sync %s: no result within %v; "+
+					"the remote or the volume is slow; raise --timeout", change.Repo, timeout)}
 			}
 			if err != nil {
 				return err
@@ -122,28 +118,6 @@ func checkEmbeddedFlags(cmd *cobra.Command, cfg config.Config, std term.Streams)
 	app.NewLogger(std.Stderr, cfg, slog.LevelWarn).WarnContext(cmd.Context(), "flags have no effect, as the workers "+
 		"of the service have their own settings; to sync with an embedded worker, add --redis ''", "flags", typed)
 	return nil
-}
-
-// syncThrough lets the workers of a running service handle the change.
-func syncThrough(
-	ctx context.Context, cfg config.Config, std term.Streams, change events.Change,
-) (result events.Result, err error) {
-	err = withRedis(cfg, func(client redis.UniversalClient) error {
-		set, err := app.OpenCells(ctx, cfg, client)
-		if err != nil {
-			return err
-		}
-		cell, err := set.Of(change.Repo)
-		if err != nil {
-			return err
-		}
-		cfg := cfg.In(cell)
-		warnWithoutWorker(ctx, client, cfg, std)
-		defer showProgress(std, client, cfg, change)()
-		result, err = request(ctx, client, cfg, change)
-		return err
-	})
-	return result, err
 }
 
 // syncEmbedded handles the change with a worker and a Redis inside this process.

@@ -51,10 +51,8 @@ func newTailCommand(std term.Streams) *cobra.Command {
 				return term.UsageError(errors.New("--since and --count: want 0 or more"))
 			}
 			prefix := strings.ToLower(prefixOf(args))
-			err := onCells(cmd, std, term.Forever, func(
-				ctx context.Context, _ config.Config, client redis.UniversalClient, set *cells.Set,
-			) error {
-				return f.follow(ctx, client, set, prefix, std)
+			err := onCells(cmd, std, term.Forever, func(ctx context.Context, d deployment) error {
+				return f.follow(ctx, d.redis, d.cells, prefix, std)
 			})
 			if cmd.Context().Err() != nil { // interrupted by the user
 				return nil

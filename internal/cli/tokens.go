@@ -5,9 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"time"
 
-	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
 
 	"lockstep/internal/access"
@@ -45,14 +45,12 @@ func newTokensCreateCommand(std term.Streams) *cobra.Command {
 			if err := watch.CheckApp(app); err != nil {
 				return term.UsageError(fmt.Errorf("--app: %w", err))
 			}
-			return onShared(cmd, std, tokensTimeout, func(
-				ctx context.Context, cfg config.Config, client redis.UniversalClient, set *cells.Set,
-			) error {
-				token, secret, err := access.NewTokens(client, cfg.Shared()).Create(ctx, app)
+			return onShared(cmd, std, tokensTimeout, func(ctx context.Context, d deployment) error {
+				token, secret, err := access.NewTokens(d.redis, d.cfg.Shared()).Create(ctx, app)
 				if err != nil {
 					return err
 				}
-				if watchesNothing(ctx, set, app) {
+				if watchesNothing(ctx, d.cells, app) {
 					defer fmt.Fprintf(std.Stderr, "lockstep: %s watches nothing yet, so the token reads nothing; "+
 						"see lockstep watch add --help\n", app)
 				}
@@ -75,20 +73,10 @@ func newTokensListCommand(std term.Streams) *cobra.Command {
 		Example: "  lockstep tokens ls --redis redis://127.0.0.1:6379\n" +
 			"  lockstep tokens ls --app docs --json --redis redis://127.0.0.1:6379",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return onShared(cmd, std, tokensTimeout, func(
-				ctx context.Context, cfg config.Config, client redis.UniversalClient, _ *cells.Set,
-			) error {
-				all, err := access.NewTokens(client, cfg.Shared()).List(ctx)
-				if err != nil {
-					return err
-				}
-				list := []access.Token{}
-				for _, token := range all {
-					if app == "" || token.App == app {
-						list = append(list, token)
-					}
-				}
-				return term.ShowList(std, &out, list, list, tokenColumns)
+			return onShared(cmd, std, tokensTimeout, func(ctx context.Context, d deployment) error {
+				list, err := access.NewTokens(d.redis, d.cfg.Shared()).List(ctx)
+				list = slices.DeleteFunc(list, func(t access.Token) bool { return app != "" && t.App != app })
+				return showList(std, &out, list, tokenColumns, nil, err)
 			})
 		},
 	}, config.Common, &out)
@@ -109,13 +97,11 @@ func newTokensRemoveCommand(std term.Streams) *cobra.Command {
 			if !access.IsTokenID(args[0]) { // perhaps a token, which is not repeated
 				return term.UsageError(errors.New("ID is invalid; want 12 hexadecimal digits, as shown by lockstep tokens ls"))
 			}
-			return onShared(cmd, std, tokensTimeout, func(
-				ctx context.Context, cfg config.Config, client redis.UniversalClient, set *cells.Set,
-			) error {
-				token, err := access.NewTokens(client, cfg.Shared()).Remove(ctx, args[0])
+			return onShared(cmd, std, tokensTimeout, func(ctx context.Context, d deployment) error {
+				token, err := access.NewTokens(d.redis, d.cfg.Shared()).Remove(ctx, args[0])
 				// an earlier call may have removed it there
-				if !set.IsSingle() && (err == nil || errors.Is(err, access.ErrNoSuchToken)) {
-					former, failed := forgetToken(ctx, set, args[0])
+				if !d.cells.IsSingle() && (err == nil || errors.Is(err, access.ErrNoSuchToken)) {
+					former, failed := forgetToken(ctx, d.cells, args[0])
 					if failed != nil {
 						return failed
 					}

@@ -10,7 +10,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
@@ -157,10 +156,8 @@ func newWatchAddCommand(std term.Streams) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return onRepo(cmd, std, watchTimeout, w.Repo, func(
-				ctx context.Context, cfg config.Config, client redis.UniversalClient,
-			) error {
-				existing, added, changed, err := watch.NewRegistry(client, cfg.Namespace()).Create(ctx, w)
+			return onRepo(cmd, std, watchTimeout, w.Repo, func(ctx context.Context, d deployment) error {
+				existing, added, changed, err := watch.NewRegistry(d.redis, d.cfg.Namespace()).Create(ctx, w)
 				if errors.Is(err, watch.ErrExists) {
 					return alreadyWatched(existing, w)
 				}
@@ -177,7 +174,7 @@ func newWatchAddCommand(std term.Streams) *cobra.Command {
 				if err := out.Show(std, outcome, outcome.Table); err != nil || unchecked {
 					return err
 				}
-				warnOfRemote(ctx, std, cfg, w)
+				warnOfRemote(ctx, std, d.cfg, w)
 				return nil
 			})
 		},
@@ -228,10 +225,8 @@ func newWatchRemoveCommand(std term.Streams) *cobra.Command {
 			case allRefs && cmd.Flags().Changed("ref"):
 				return term.UsageError(errors.New("use either --ref or --all-refs"))
 			}
-			return onRepo(cmd, std, watchTimeout, key.Repo, func(
-				ctx context.Context, cfg config.Config, client redis.UniversalClient,
-			) error {
-				registry := watch.NewRegistry(client, cfg.Namespace())
+			return onRepo(cmd, std, watchTimeout, key.Repo, func(ctx context.Context, d deployment) error {
+				registry := watch.NewRegistry(d.redis, d.cfg.Namespace())
 				keys := []watch.Key{key}
 				if allRefs {
 					if keys, err = registry.Keys(ctx, key.Repo, app); err != nil {

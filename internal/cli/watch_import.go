@@ -6,7 +6,6 @@ import (
 	"io"
 	"os"
 
-	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
 
 	"lockstep/internal/cells"
@@ -34,10 +33,8 @@ func newWatchImportCommand(std term.Streams) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return onCells(cmd, std, watchTimeout, func(
-				ctx context.Context, _ config.Config, client redis.UniversalClient, set *cells.Set,
-			) error {
-				plans, err := planWatches(ctx, client, set, watches, prune)
+			return onCells(cmd, std, watchTimeout, func(ctx context.Context, d deployment) error {
+				plans, err := planWatches(ctx, d.cells, watches, prune)
 				if err != nil {
 					return fmt.Errorf("%s was not imported: %w", args[0], err)
 				}
@@ -72,7 +69,7 @@ type cellPlan struct {
 // planWatches plans the import of watches into the cells of their repositories. To prune, each cell has to
 // answer, and loses what the file does not have of its repositories.
 func planWatches(
-	ctx context.Context, client redis.UniversalClient, set *cells.Set, watches []watch.Watch, prune bool,
+	ctx context.Context, set *cells.Set, watches []watch.Watch, prune bool,
 ) (plans []cellPlan, err error) {
 	of, apps := map[cells.Member][]watch.Watch{}, map[string]bool{}
 	for _, w := range watches {
@@ -98,7 +95,7 @@ func planWatches(
 				return apps[w.App] && err == nil && place == cell
 			}
 		}
-		registry := watch.NewRegistry(client, cell.Namespace)
+		registry := watch.NewRegistry(set.Redis(), cell.Namespace)
 		plan, err := registry.Plan(ctx, of[cell], pruned)
 		if err != nil {
 			return nil, cell.Explain(err)

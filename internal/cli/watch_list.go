@@ -6,7 +6,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"lockstep/internal/cells"
 	"lockstep/internal/config"
 	"lockstep/internal/operate"
 	"lockstep/internal/term"
@@ -28,19 +27,13 @@ func newWatchListCommand(std term.Streams) *cobra.Command {
 			if limit < 1 {
 				return term.UsageError(fmt.Errorf("--limit %d: want at least 1", limit))
 			}
-			return onSet(cmd, std, watchTimeout, func(ctx context.Context, set *cells.Set) error {
+			return onCells(cmd, std, watchTimeout, func(ctx context.Context, d deployment) error {
 				query := watch.Query{Prefix: prefixOf(args), App: app, Limit: limit}
-				list, more, missing, err := (&operate.Watches{Cells: set}).List(ctx, query)
-				if err != nil {
-					return err
-				}
+				list, more, missing, err := (&operate.Watches{Cells: d.cells}).List(ctx, query)
 				if more {
 					defer fmt.Fprintf(std.Stderr, "lockstep: there are more than %d watches; add a prefix or raise --limit\n", limit)
 				}
-				if err := term.ShowList(std, &out, list, list, watchColumns(app != "" || len(args) > 0)); err != nil {
-					return err
-				}
-				return lacking(missing)
+				return showList(std, &out, list, watchColumns(app != "" || len(args) > 0), missing, err)
 			})
 		},
 	}
@@ -101,9 +94,9 @@ func newWatchExportCommand(std term.Streams) *cobra.Command {
 			"  lockstep watch export --app docs --redis redis://127.0.0.1:6379 > docs.yaml",
 		Args: term.WrongUse(term.OneArgAtMost),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return onSet(cmd, std, watchTimeout, func(ctx context.Context, set *cells.Set) error {
+			return onCells(cmd, std, watchTimeout, func(ctx context.Context, d deployment) error {
 				query := watch.Query{Prefix: prefixOf(args), App: app}
-				list, _, missing, err := (&operate.Watches{Cells: set}).List(ctx, query)
+				list, _, missing, err := (&operate.Watches{Cells: d.cells}).List(ctx, query)
 				if err != nil {
 					return err
 				}

@@ -11,7 +11,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
@@ -49,10 +48,8 @@ func newWatchSetCommand(std term.Streams) *cobra.Command {
 			if err := flags.set(new(watch.Watch), names...); err != nil {
 				return term.UsageError(err)
 			}
-			return onRepo(cmd, std, watchTimeout, key.Repo, func(
-				ctx context.Context, cfg config.Config, client redis.UniversalClient,
-			) error {
-				registry := watch.NewRegistry(client, cfg.Namespace())
+			return onRepo(cmd, std, watchTimeout, key.Repo, func(ctx context.Context, d deployment) error {
+				registry := watch.NewRegistry(d.redis, d.cfg.Namespace())
 				before, after, err := registry.Change(ctx, key, func(w *watch.Watch) error { return flags.set(w, names...) })
 				if errors.Is(err, watch.ErrNotWatched) {
 					return notWatched(ctx, registry, key.Repo, key.App)
@@ -68,7 +65,7 @@ func newWatchSetCommand(std term.Streams) *cobra.Command {
 					return err
 				}
 				if !unchecked && (before.URL != after.URL || before.Credential != after.Credential) {
-					warnOfRemote(ctx, std, cfg, after)
+					warnOfRemote(ctx, std, d.cfg, after)
 				}
 				return nil
 			})

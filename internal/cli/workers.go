@@ -9,7 +9,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"lockstep/internal/cells"
 	"lockstep/internal/config"
 	"lockstep/internal/operate"
 	"lockstep/internal/term"
@@ -29,15 +28,9 @@ func newWorkersListCommand(std term.Streams) *cobra.Command {
 		Short:   "List workers, missing ones last",
 		Example: "  lockstep workers ls --redis redis://127.0.0.1:6379",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return onSet(cmd, std, 30*time.Second, func(ctx context.Context, set *cells.Set) error {
-				list, missing, err := (&operate.Workers{Cells: set}).List(ctx)
-				if err != nil {
-					return err
-				}
-				if err := term.ShowList(std, &out, list, list, workerColumns); err != nil {
-					return err
-				}
-				return lacking(missing)
+			return onCells(cmd, std, 30*time.Second, func(ctx context.Context, d deployment) error {
+				list, missing, err := (&operate.Workers{Cells: d.cells}).List(ctx)
+				return showList(std, &out, list, workerColumns, missing, err)
 			})
 		},
 	}, config.Common, &out)
@@ -51,8 +44,8 @@ func newWorkersRemoveCommand(std term.Streams) *cobra.Command {
 		Example: "  lockstep workers rm build-7-41-kQfU8NYKqtdLLwLjGiFHpa --redis redis://127.0.0.1:6379",
 		Args:    term.WrongUse(term.OneArg),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return onSet(cmd, std, 30*time.Second, func(ctx context.Context, set *cells.Set) error {
-				gone, err := (&operate.Workers{Cells: set}).Remove(ctx, "", args[0])
+			return onCells(cmd, std, 30*time.Second, func(ctx context.Context, d deployment) error {
+				gone, err := (&operate.Workers{Cells: d.cells}).Remove(ctx, "", args[0])
 				if err != nil {
 					return fmt.Errorf("%w; see lockstep workers ls", err)
 				}

@@ -93,10 +93,10 @@ func (a *access) secure(r *http.Request) bool {
 }
 
 var (
-	errNoLogin = errors.New("log in to do that")
-	errBadForm = errors.New("this form belongs to another session, or the service has restarted since; " +
-		"reload the page and try again")
-	errLongForm = errors.New("the form is too long")
+	errNoLogin = server.Problem(errors.New("log in to do that"), http.StatusUnauthorized)
+	errBadForm = server.Problem(errors.New("this form belongs to another session, or the service has restarted since; "+
+		"reload the page and try again"), http.StatusForbidden)
+	errLongForm = server.Problem(errors.New("the form is too long"), http.StatusBadRequest)
 )
 
 const maxForm = 16 << 10 // bytes
@@ -122,12 +122,12 @@ func (d *Dashboard) action(next func(http.ResponseWriter, *http.Request, visitor
 		switch err := r.ParseForm(); {
 		case !v.admin():
 			w.Header().Set("WWW-Authenticate", `Bearer realm="lockstep"`)
-			d.fail(w, r, http.StatusUnauthorized, errNoLogin)
+			d.fail(w, r, errNoLogin)
 		case err != nil:
-			d.fail(w, r, http.StatusBadRequest, errLongForm)
+			d.fail(w, r, errLongForm)
 		case v.binding != "" && !d.access.sessions.validCSRF(v.binding, r.PostForm.Get("csrf")):
 			d.cfg.Log.WarnContext(r.Context(), "dashboard form refused", "by", v.name, "path", r.URL.Path)
-			d.fail(w, r, http.StatusForbidden, errBadForm)
+			d.fail(w, r, errBadForm)
 		default:
 			next(w, r, v)
 		}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"lockstep/internal/operate"
+	"lockstep/internal/server"
 )
 
 const (
@@ -29,9 +30,9 @@ func filtersOf(given url.Values) (kept url.Values) {
 func (d *Dashboard) findLetters(
 	ctx context.Context, filters url.Values,
 ) (found []operate.Letter, more bool, missing string, err error) {
-	query, err := deadQuery(filters)
+	query, err := server.DeadQuery(filters)
 	if err != nil {
-		return nil, false, "", err
+		return nil, false, "", badQuery(err)
 	}
 	query.Whole, query.Oldest, query.Limit = true, true, bulkLetters
 	found, more, away, err := d.cfg.Letters.List(ctx, query)
@@ -50,7 +51,7 @@ func (d *Dashboard) confirmRetryAll(w http.ResponseWriter, r *http.Request, _ vi
 	defer cancel()
 	found, more, missing, err := d.findLetters(ctx, filters)
 	if err != nil {
-		d.failDead(w, r, err)
+		d.fail(w, r, err)
 		return
 	}
 	number := count(len(found))
@@ -83,7 +84,7 @@ func (d *Dashboard) retryAll(w http.ResponseWriter, r *http.Request, v visitor) 
 	defer cancel()
 	found, more, missing, err := d.findLetters(ctx, filters)
 	if err != nil {
-		d.failDead(w, r, err)
+		d.fail(w, r, err)
 		return
 	}
 	outcome, err := d.cfg.Letters.RetryAll(ctx, found)
@@ -109,8 +110,7 @@ func (d *Dashboard) retryAll(w http.ResponseWriter, r *http.Request, v visitor) 
 	case missing != "":
 		text += " No answer from cell " + missing + "."
 	}
-	d.setFlash(w, text)
-	http.Redirect(w, r, deadURL(filters), http.StatusSeeOther)
+	d.done(w, r, deadURL(filters), text)
 }
 
 // deadURL returns the URL of the dead letters with the filters.

@@ -2,7 +2,6 @@ package dashboard
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"net/http"
 	"net/netip"
@@ -12,7 +11,7 @@ import (
 
 	"lockstep/events"
 	"lockstep/events/stream"
-	"lockstep/internal/intake"
+	"lockstep/internal/feed"
 	"lockstep/internal/operate"
 	"lockstep/internal/server"
 	"lockstep/internal/state"
@@ -29,24 +28,20 @@ type Config struct {
 	// whose data the pages show that are not of all cells; "" without cells
 	Cell       string
 	Letters    *operate.Letters
-	Streams    server.Streams
+	Streams    *telemetry.Streams
 	Repos      *operate.Repos
 	Watches    *operate.Watches
-	Activities Activities       // work in progress; optional
-	Hosts      *telemetry.Hosts // limits of requests to hosts
-	Outcomes   *operate.Results // single ones
-	Workers    *operate.Workers // of all cells
-	// notifications; by default read from Redis
-	Outboxes  *operate.Outboxes
-	Webhooks  func(context.Context) ([]intake.Received, error) // newest first; by default read from Redis
-	Followers Followers                                        // shown to admins; optional
+	Activities func(context.Context) ([]state.Activity, error) // operations in progress on all workers
+	Hosts      *telemetry.Hosts                                // limits of requests to hosts
+	Outcomes   *operate.Results                                // single ones
+	Workers    *operate.Workers                                // of all cells
+	Outboxes   *operate.Outboxes
+	Followers  func(context.Context) ([]feed.Follower, error) // shown to admins; optional
 	// of the directory, called often; nil without cells
 	Cells func(context.Context) []operate.Cell
 	// bytes on the local volume, false if unknown; optional
 	Size func(events.RepoPath) (int64, bool)
 	Full func() bool // the local volume is nearly full; optional
-	// published tree on the local volume, "" if unknown; optional
-	Tree func(repo events.RepoPath, ref events.Ref, commit string) string
 	// adds a change to Changes; nil disables Sync now
 	Publish   func(context.Context, events.Change) (entry string, err error)
 	PollEvery time.Duration // poll interval of watches that do not set one
@@ -56,11 +51,6 @@ type Config struct {
 	Realm     string        // separates this deployment's sessions from those of others
 	Version   string        // shown in the footer
 	Log       *slog.Logger
-}
-
-// Activities lists the operations in progress on all workers. [state.Store] implements it.
-type Activities interface {
-	Activities(ctx context.Context) ([]state.Activity, error)
 }
 
 // Proxy is an authenticating reverse proxy in front of the dashboard. The zero Proxy disables it.
@@ -86,22 +76,6 @@ type Dashboard struct {
 
 // New returns a Dashboard that runs until ctx is done; [Dashboard.Wait] waits for its background work to end.
 func New(ctx context.Context, cfg Config) (*Dashboard, error) {
-	switch {
-	case cfg.Redis == nil || cfg.Results == "" || cfg.Changes == "" || cfg.Group == "":
-		return nil, errors.New("dashboard: Config.Redis, Results, Changes and Group are required")
-	case cfg.Leases == nil || cfg.Letters == nil || cfg.Streams == nil || cfg.Repos == nil || cfg.Watches == nil ||
-		cfg.Hosts == nil || cfg.Workers == nil || cfg.Outcomes == nil:
-		return nil, errors.New("dashboard: Config.Leases, Letters, Streams, Repos, Watches, Hosts, Workers and Outcomes are required")
-	case (cfg.Proxy.Header == "") != (len(cfg.Proxy.From) == 0):
-		return nil, errors.New("dashboard: Config.Proxy requires both Header and From")
-	case cfg.Log == nil:
-		return nil, errors.New("dashboard: Config.Log is required")
-	}
-	if cfg.Webhooks == nil {
-		cfg.Webhooks = func(ctx context.Context) ([]intake.Received, error) {
-			return intake.Recent(ctx, cfg.Redis, events.Namespace(cfg.Realm))
-		}
-	}
 	assets, err := loadAssets()
 	if err != nil {
 		return nil, err

@@ -5,7 +5,6 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"maps"
 	"net/http"
@@ -13,8 +12,6 @@ import (
 	"slices"
 	"strings"
 
-	"lockstep/events"
-	"lockstep/events/stream"
 	"lockstep/internal/operate"
 	"lockstep/internal/server"
 )
@@ -35,11 +32,10 @@ const (
 
 // loadDead loads a page of dead letters, without their payloads: with several cells, those of one after the other.
 func (d *Dashboard) loadDead(ctx context.Context, q url.Values, admin bool) (any, error) {
-	query, err := deadQuery(q)
+	query, err := server.DeadQuery(q)
 	if err != nil {
-		return nil, err
+		return nil, badQuery(err)
 	}
-	query.Oldest = q.Get("order") == "oldest"
 	shown := deadPage{Oldest: query.Oldest, Total: -1, Cells: !d.cfg.Letters.Cells.IsSingle()}
 	shown.Letters, shown.Next, shown.Missing, err = fill(d.cfg.Letters.Cells, q.Get("after"), lettersShown, func(
 		after string, limit int,
@@ -48,10 +44,7 @@ func (d *Dashboard) loadDead(ctx context.Context, q url.Values, admin bool) (any
 		page, err := d.cfg.Letters.Page(ctx, query)
 		return page.Letters, page.Next, page.Missing, err
 	})
-	switch {
-	case errors.Is(err, stream.ErrBadID):
-		return nil, fmt.Errorf("%w: %w", errBadQuery, err)
-	case err != nil:
+	if err != nil {
 		return nil, err
 	}
 	if !admin {
@@ -63,20 +56,6 @@ func (d *Dashboard) loadDead(ctx context.Context, q url.Values, admin bool) (any
 		}
 	}
 	return shown, nil
-}
-
-// deadQuery parses the filters.
-func deadQuery(q url.Values) (query operate.LetterQuery, err error) {
-	query = operate.LetterQuery{
-		Reason: q.Get("reason"), Class: q.Get("class"), Host: strings.TrimSpace(q.Get("host")),
-		App: strings.TrimSpace(q.Get("app")),
-	}
-	if text := strings.TrimSpace(q.Get("repo")); text != "" {
-		if query.Repo, err = events.ParseRepoPath(text); err != nil {
-			err = fmt.Errorf("%w: %w", errBadQuery, err)
-		}
-	}
-	return query, err
 }
 
 type letterPage struct {
@@ -98,7 +77,7 @@ const fieldsShown = 100
 func (d *Dashboard) showLetter(w http.ResponseWriter, r *http.Request, _ visitor) {
 	letter, err := d.cfg.Letters.Get(r.Context(), r.FormValue("cell"), r.FormValue("id"))
 	if err != nil {
-		d.failDead(w, r, err)
+		d.fail(w, r, err)
 		return
 	}
 	shown := letterPage{Letter: letter}
@@ -121,19 +100,18 @@ func (d *Dashboard) retry(w http.ResponseWriter, r *http.Request, v visitor) {
 	id := r.PostForm.Get("id")
 	done, err := d.cfg.Letters.Retry(r.Context(), r.FormValue("cell"), id)
 	if err != nil {
-		d.failDead(w, r, err)
+		d.fail(w, r, err)
 		return
 	}
 	d.cfg.Log.InfoContext(r.Context(), "dead letter retried on the dashboard", "by", v.name, "letter", id,
 		"stream", done.Stream, "entry", done.Entry)
-	d.setFlash(w, fmt.Sprintf("Dead letter %s is back in its stream, as entry %s.", id, done.Entry))
-	http.Redirect(w, r, deadListURL(r), http.StatusSeeOther)
+	d.done(w, r, deadListURL(r), fmt.Sprintf("Dead letter %s is back in its stream, as entry %s.", id, done.Entry))
 }
 
 func (d *Dashboard) confirmDrop(w http.ResponseWriter, r *http.Request, _ visitor) {
 	l, err := d.cfg.Letters.Get(r.Context(), r.FormValue("cell"), r.FormValue("id"))
 	if err != nil {
-		d.failDead(w, r, err)
+		d.fail(w, r, err)
 		return
 	}
 	d.answer(w, r, http.StatusOK, "confirm", "Drop dead letter "+l.ID+"?", confirmation{
@@ -159,21 +137,9 @@ func deadListURL(r *http.Request) string {
 func (d *Dashboard) drop(w http.ResponseWriter, r *http.Request, v visitor) {
 	id := r.PostForm.Get("id")
 	if _, err := d.cfg.Letters.Drop(r.Context(), r.FormValue("cell"), id); err != nil {
-		d.failDead(w, r, err)
+		d.fail(w, r, err)
 		return
 	}
 	d.cfg.Log.WarnContext(r.Context(), "dead letter dropped on the dashboard", "by", v.name, "letter", id)
-	d.setFlash(w, fmt.Sprintf("Dead letter %s is dropped.", id))
-	http.Redirect(w, r, deadListURL(r), http.StatusSeeOther)
-}
-
-func (d *Dashboard) failDead(w http.ResponseWriter, r *http.Request, err error) {
-	status := server.DeadStatus(err)
-	switch {
-	case errors.Is(err, errBadQuery):
-		status = http.StatusBadRequest
-	case status == http.StatusServiceUnavailable:
-		err = errRedis
-	}
-	d.fail(w, r, status, errors.New(clip(400, err.Error())))
+	d.done(w, r, deadListURL(r), fmt.Sprintf("Dead letter %s is dropped.", id))
 }

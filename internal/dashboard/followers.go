@@ -7,11 +7,6 @@ import (
 	"lockstep/internal/feed"
 )
 
-// Followers lists the programs that follow the results. [feed.Followers] implements it.
-type Followers interface {
-	List(ctx context.Context) ([]feed.Follower, error)
-}
-
 const followersShown = 30
 
 // followerLine is a follower as shown.
@@ -37,7 +32,7 @@ func (d *Dashboard) followersShown(ctx context.Context) (lines []followerLine, m
 	if d.cfg.Followers == nil {
 		return nil, 0, nil
 	}
-	all, err := d.cfg.Followers.List(ctx)
+	all, err := d.cfg.Followers(ctx)
 	if err != nil {
 		return nil, 0, err
 	}

@@ -10,22 +10,18 @@ import (
 	"lockstep/internal/feed"
 )
 
-type listedFollowers []feed.Follower
-
-func (l listedFollowers) List(context.Context) ([]feed.Follower, error) { return l, nil }
-
 // TestFollowersAreShown shows followers to admins: one that is revoked, one that is away and one of another version can be told.
 func TestFollowersAreShown(t *testing.T) {
 	t.Parallel()
 	seen := time.Now().Add(-3 * time.Hour)
 	const cursor = "MSBBQkNERUZHSElKS0xNTk9QIDE3OTUyMjM1MTEyMDEtNyAxMg" // of entry 1795223511201-7
-	list := listedFollowers{
+	list := []feed.Follower{
 		{Name: "away", App: "search", Seen: seen, LagMS: 2 * 3600 * 1000, State: feed.FollowerAway, Entry: "1795223511201-7", Report: feed.Report{Cursor: cursor, Repos: 1200, Behind: 3, Version: "v1"}},
 		{Name: "new", App: "a<b", Seen: time.Now(), LagMS: -1, State: feed.FollowerFirst, Report: feed.Report{Version: "v0.9"}},
 		{Name: "revoked", App: "search", Seen: seen, State: feed.FollowerRevoked},
 		{Name: "good", Seen: time.Now(), State: feed.FollowerOK, Entry: "1795223511201-7", Report: feed.Report{Cursor: cursor, Repos: 7, Version: "v1"}},
 	}
-	d := startDesk(t, func(cfg *Config) { cfg.Followers = list })
+	d := startDesk(t, func(cfg *Config) { cfg.Followers = thoseOf(list) })
 	if page := d.page("/", nil); strings.Contains(page, "<h2>Followers") || strings.Contains(page, "search") {
 		t.Error("followers are shown to visitors")
 	}
@@ -52,13 +48,17 @@ func TestFollowersAreShown(t *testing.T) {
 	}
 }
 
+func thoseOf(list []feed.Follower) func(context.Context) ([]feed.Follower, error) {
+	return func(context.Context) ([]feed.Follower, error) { return list, nil }
+}
+
 func TestManyFollowersAreCut(t *testing.T) {
 	t.Parallel()
-	var list listedFollowers
+	var list []feed.Follower
 	for n := range followersShown + 5 {
 		list = append(list, feed.Follower{Name: fmt.Sprint("node-", n), State: feed.FollowerOK})
 	}
-	page := startDesk(t, func(cfg *Config) { cfg.Followers = list }).page("/", bearer)
+	page := startDesk(t, func(cfg *Config) { cfg.Followers = thoseOf(list) }).page("/", bearer)
 	if n := strings.Count(page, `<tr id="f-`); n != followersShown || !strings.Contains(page, "and 5 more: ") {
 		t.Errorf("%d followers, want %d: %s", n, followersShown, page)
 	}

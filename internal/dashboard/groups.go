@@ -2,7 +2,6 @@ package dashboard
 
 import (
 	"context"
-	"errors"
 	"net/http"
 	"net/url"
 	"slices"
@@ -65,18 +64,15 @@ func (r resultRow) Filter() string {
 // showResult shows one result.
 func (d *Dashboard) showResult(w http.ResponseWriter, r *http.Request, _ visitor) {
 	result, err := d.cfg.Outcomes.Get(r.Context(), r.FormValue("id"))
-	switch {
-	case errors.Is(err, operate.ErrNoResult):
-		d.fail(w, r, http.StatusNotFound, err)
-	case err != nil:
-		d.fail(w, r, http.StatusServiceUnavailable, errRedis)
-	default:
-		s, _ := settledOf(result.Entry, result.Result)
-		d.answer(w, r, http.StatusOK, "result", "Result "+result.Entry, struct {
-			operate.Result
-			Row settled
-		}{result, s})
+	if err != nil {
+		d.fail(w, r, err)
+		return
 	}
+	s, _ := settledOf(result.Entry, result.Result)
+	d.answer(w, r, http.StatusOK, "result", "Result "+result.Entry, struct {
+		operate.Result
+		Row settled
+	}{result, s})
 }
 
 type resultsPage struct {

@@ -3,7 +3,6 @@ package dashboard
 import (
 	"context"
 	"fmt"
-	"html/template"
 	"slices"
 	"time"
 
@@ -61,39 +60,4 @@ func (h history) tree(ref, commit string) string {
 		return ""
 	}
 	return h.results[i].Tree
-}
-
-// bar is a result in the chart of a repository. Its height is the logarithm of its latency.
-type bar struct {
-	X, Y, Height int
-	Outcome      string
-	Title        string
-}
-
-const (
-	barWidth  = 12
-	barsHigh  = 60
-	barsInset = 2
-)
-
-// bars returns the chart of results, oldest first.
-func (h history) bars() (bars []bar) {
-	for i, s := range slices.Backward(h.results) {
-		latency := "latency unknown"
-		height := barsInset
-		if s.Delayed {
-			height = max(barsInset, barsHigh*bin(s.Delay)/bins)
-			latency = formatDuration(s.Delay)
-		}
-		bars = append(bars, bar{
-			X: (len(h.results) - 1 - i) * barWidth, Y: barsHigh - height, Height: height, Outcome: s.Outcome,
-			Title: s.At.UTC().Format("2006-01-02 15:04:05") + " UTC: " + s.Outcome + ", " + latency,
-		})
-	}
-	return bars
-}
-
-// ViewBox returns the size of the chart.
-func (p repoPage) ViewBox() template.HTMLAttr {
-	return template.HTMLAttr(fmt.Sprintf(`viewBox="0 0 %d %d"`, max(1, historyShown*barWidth), barsHigh))
 }

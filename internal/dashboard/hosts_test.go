@@ -30,15 +30,3 @@ func TestLimitedHostsAreShown(t *testing.T) {
 		}
 	}
 }
-
-func TestManyHostsAreCut(t *testing.T) {
-	t.Parallel()
-	d := startDesk(t, nil)
-	for n := range hostsShown + 5 {
-		d.ask(fmt.Sprintf("h%d.example", n), "acme/1", "", http.StatusTooManyRequests)
-	}
-	page := d.page("/", nil)
-	if n := strings.Count(page, `<tr id="h-`); n != hostsShown || !strings.Contains(page, "and 5 more: ") {
-		t.Errorf("%d hosts, want %d: %s", n, hostsShown, page)
-	}
-}

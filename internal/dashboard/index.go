@@ -17,7 +17,6 @@ const (
 	maxIndexed   = 200_000
 	indexBatch   = 1000
 	indexTimeout = time.Minute // of a build
-	indexKept    = time.Minute // without visitors
 )
 
 // repoIndex is a list of all repositories, sorted by path, for sorting, searching and paging. Redis has no
@@ -32,7 +31,6 @@ type repoIndex struct {
 	building chan struct{} // closed at the end of the build in progress; nil if there is none
 	last     *indexed
 	err      error
-	expiry   *time.Timer // drops last
 }
 
 // indexed is a complete index. It must not be changed.
@@ -52,7 +50,6 @@ type indexed struct {
 func (x *repoIndex) get(ctx context.Context, wait time.Duration) (*indexed, error) {
 	x.mu.Lock()
 	last := x.last
-	x.keep()
 	if x.building == nil && (last == nil || time.Since(last.at) > max(time.Second, 20*last.spent)) {
 		x.building = make(chan struct{})
 		x.start(x.build)
@@ -72,19 +69,6 @@ func (x *repoIndex) get(ctx context.Context, wait time.Duration) (*indexed, erro
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	return x.last, x.err
-}
-
-// keep drops the index some time after the last call.
-func (x *repoIndex) keep() {
-	if x.expiry == nil {
-		x.expiry = time.AfterFunc(indexKept, func() {
-			x.mu.Lock()
-			defer x.mu.Unlock()
-			x.last = nil
-		})
-		return
-	}
-	x.expiry.Reset(indexKept)
 }
 
 func (x *repoIndex) build(ctx context.Context) {

@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"lockstep/events"
-	"lockstep/internal/cells"
 	"lockstep/internal/operate"
 	"lockstep/internal/state"
 	"lockstep/locking"
@@ -57,7 +56,7 @@ func (d *Dashboard) readLeases(ctx context.Context) (leases []lease, missing []s
 	if err != nil {
 		return nil, nil, err
 	}
-	busy, err := d.activities(ctx)
+	busy, err := d.cfg.Activities(ctx)
 	if err != nil && d.cfg.Leases.Cells.IsSingle() {
 		return nil, nil, err // with cells, the dashboard's own one is missing, like any other
 	}
@@ -89,76 +88,61 @@ type confirmation struct {
 func (d *Dashboard) confirmRelease(w http.ResponseWriter, r *http.Request, _ visitor) {
 	repo, fence, err := leaseOf(r.URL.Query())
 	if err != nil {
-		d.fail(w, r, http.StatusBadRequest, err)
+		d.fail(w, r, err)
 		return
 	}
 	cell := r.FormValue("cell")
 	held, err := d.cfg.Leases.Get(r.Context(), cell, repo)
-	switch {
-	case errors.Is(err, cells.ErrNoCell):
-		d.fail(w, r, http.StatusNotFound, fmt.Errorf("cell %.70q: %w", cell, errNotFound))
-	case err != nil:
-		d.fail(w, r, http.StatusServiceUnavailable, errRedis)
-	case !held.Held || held.Fence != fence:
-		d.fail(w, r, http.StatusConflict, errNotHeld(repo, fence))
-	default:
-		d.answer(w, r, http.StatusOK, "confirm", "Release the lease on "+repo.String()+"?", confirmation{
-			Action: "/dashboard/leases/release", Back: "/dashboard/leases", Button: "Release the lease",
-			Fields: [][2]string{{"repo", repo.String()}, {"fence", strconv.FormatUint(fence, 10)}, {"cell", cell}},
-			Facts: [][2]string{
-				{"Repository", repo.String()}, {"Holder", clip(200, held.Holder.Worker)},
-				{"Operation", clip(40, held.Holder.Operation)},
-				{"Job", clip(200, held.Holder.Job)}, {"Fence", strconv.FormatUint(fence, 10)},
-				{"Waiting", strconv.Itoa(len(held.Waiters))},
-			},
-			Since: *held.Since,
-			Warning: "The holder's work is cancelled and will be delivered again. After a short delay the next " +
-				"waiter gets the lease, with a higher fence. A worker that hangs can do no harm: " +
-				"the old fence no longer allows any change.",
-		})
+	if err == nil && (!held.Held || held.Fence != fence) {
+		err = fmt.Errorf("%s with fence %d: %w", repo, fence, locking.ErrNotHeld)
 	}
+	if err != nil {
+		d.fail(w, r, err)
+		return
+	}
+	d.answer(w, r, http.StatusOK, "confirm", "Release the lease on "+repo.String()+"?", confirmation{
+		Action: "/dashboard/leases/release", Back: "/dashboard/leases", Button: "Release the lease",
+		Fields: [][2]string{{"repo", repo.String()}, {"fence", strconv.FormatUint(fence, 10)}, {"cell", cell}},
+		Facts: [][2]string{
+			{"Repository", repo.String()}, {"Holder", clip(200, held.Holder.Worker)},
+			{"Operation", clip(40, held.Holder.Operation)},
+			{"Job", clip(200, held.Holder.Job)}, {"Fence", strconv.FormatUint(fence, 10)},
+			{"Waiting", strconv.Itoa(len(held.Waiters))},
+		},
+		Since: *held.Since,
+		Warning: "The holder's work is cancelled and will be delivered again. After a short delay the next " +
+			"waiter gets the lease, with a higher fence. A worker that hangs can do no harm: " +
+			"the old fence no longer allows any change.",
+	})
 }
 
 // release releases the lease by force and logs who requested it.
 func (d *Dashboard) release(w http.ResponseWriter, r *http.Request, v visitor) {
 	repo, fence, err := leaseOf(r.PostForm)
 	if err != nil {
-		d.fail(w, r, http.StatusBadRequest, err)
+		d.fail(w, r, err)
 		return
 	}
-	cell := r.FormValue("cell")
-	released, err := d.cfg.Leases.Release(r.Context(), cell, repo, fence)
-	former := released.From
-	switch {
-	case errors.Is(err, cells.ErrNoCell):
-		d.fail(w, r, http.StatusNotFound, fmt.Errorf("cell %.70q: %w", cell, errNotFound))
-	case errors.Is(err, locking.ErrNotHeld):
-		d.fail(w, r, http.StatusConflict, errNotHeld(repo, fence))
-	case err != nil:
-		d.fail(w, r, http.StatusServiceUnavailable, errRedis)
-	default:
-		d.cfg.Log.WarnContext(r.Context(), "lease taken away on the dashboard", "by", v.name, "repo", repo.String(),
-			"fence", fence, "worker", former.Worker, "job", former.Job, "operation", former.Operation)
-		d.setFlash(w, fmt.Sprintf("Took the lease on %s away from %s, job %s, fence %d.", repo, former.Worker,
-			former.Job, fence))
-		http.Redirect(w, r, "/dashboard/leases", http.StatusSeeOther)
+	released, err := d.cfg.Leases.Release(r.Context(), r.FormValue("cell"), repo, fence)
+	if err != nil {
+		d.fail(w, r, err)
+		return
 	}
-}
-
-var errRedis = errors.New("Redis does not answer; check whether the change was made, then try again")
-
-func errNotHeld(repo events.RepoPath, fence uint64) error {
-	return fmt.Errorf("the lease on %s is no longer held with fence %d; reload the page", repo, fence)
+	former := released.From
+	d.cfg.Log.WarnContext(r.Context(), "lease taken away on the dashboard", "by", v.name, "repo", repo.String(),
+		"fence", fence, "worker", former.Worker, "job", former.Job, "operation", former.Operation)
+	d.done(w, r, "/dashboard/leases", fmt.Sprintf("Took the lease on %s away from %s, job %s, fence %d.", repo,
+		former.Worker, former.Job, fence))
 }
 
 func leaseOf(values url.Values) (events.RepoPath, uint64, error) {
 	repo, err := events.ParseRepoPath(values.Get("repo"))
 	if err != nil {
-		return events.RepoPath{}, 0, err
+		return events.RepoPath{}, 0, badQuery(err)
 	}
 	fence, err := strconv.ParseUint(values.Get("fence"), 10, 64)
 	if err != nil {
-		return events.RepoPath{}, 0, errors.New("fence: want the number of the lease to release")
+		return events.RepoPath{}, 0, badQuery(errors.New("fence: want the number of the lease to release"))
 	}
 	return repo, fence, nil
 }

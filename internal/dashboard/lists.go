@@ -3,9 +3,6 @@ package dashboard
 import (
 	"cmp"
 	"context"
-	"errors"
-	"fmt"
-	"maps"
 	"net/url"
 	"slices"
 	"strconv"
@@ -21,17 +18,8 @@ import (
 
 const listShown = 50
 
-type watchLine struct {
-	App, Repo, Ref, Poll string
-
-	// For admins only.
-	URL, Credential, Notify, Signed, Silenced string
-	Paths                                     []string
-	Auto                                      bool
-}
-
 type watchesPage struct {
-	Watches []watchLine
+	Watches []watch.Watch // their remotes, credentials and URLs are for admins only
 	Next    string
 	Missing []string // cells that do not answer
 }
@@ -60,7 +48,7 @@ func fill[T any](
 	return list, after, missing, nil
 }
 
-func (d *Dashboard) loadWatches(ctx context.Context, q url.Values, admin bool) (any, error) {
+func (d *Dashboard) loadWatches(ctx context.Context, q url.Values, _ bool) (any, error) {
 	query := watch.Query{Prefix: strings.TrimSpace(q.Get("prefix")), App: strings.TrimSpace(q.Get("app"))}
 	list, next, missing, err := fill(d.cfg.Watches.Cells, q.Get("after"), listShown, func(
 		after string, limit int,
@@ -69,23 +57,7 @@ func (d *Dashboard) loadWatches(ctx context.Context, q url.Values, admin bool) (
 		page, err := d.cfg.Watches.Page(ctx, query)
 		return page.Watches, page.Next, page.Missing, err
 	})
-	if errors.Is(err, watch.ErrBadAfter) {
-		return nil, fmt.Errorf("%w: %w", errBadQuery, err)
-	}
-	shown := watchesPage{Next: next, Missing: missing}
-	for _, w := range list {
-		shown.Watches = append(shown.Watches, d.watchLine(w, admin))
-	}
-	return shown, err
-}
-
-func (d *Dashboard) watchLine(w watch.Watch, admin bool) watchLine {
-	line := watchLine{App: w.App, Repo: w.Repo.String(), Ref: w.Ref.String(), Poll: d.pollOf(w.Poll)}
-	if admin {
-		line.URL, line.Credential, line.Paths, line.Auto = w.URL, w.Credential, w.Paths, w.Auto
-		line.Notify, line.Signed, line.Silenced = w.NotifyURL, w.NotifySecret, w.Silenced
-	}
-	return line
+	return watchesPage{list, next, missing}, err
 }
 
 func (d *Dashboard) pollOf(i watch.Interval) string {
@@ -99,11 +71,9 @@ func (d *Dashboard) pollOf(i watch.Interval) string {
 }
 
 type repoLine struct {
-	operate.RepoSummary
-	Ref, Commit string // one published ref, chosen by mainRef
-	Refs        int    // number of other published refs
-	Bytes       int64
-	Sized       bool // Bytes is known
+	operate.RepoLine
+	Bytes int64
+	Sized bool // Bytes is known
 }
 
 type reposPage struct {
@@ -133,10 +103,7 @@ func (d *Dashboard) loadRepos(ctx context.Context, q url.Values, _ bool) (any, e
 	if q.Get("q") != "" || q.Get("sort") != "" || q.Get("state") != "" || q.Get("n") != "" {
 		wait = indexSearchWait
 	}
-	number, err := strconv.ParseUint(cmp.Or(q.Get("n"), "1"), 10, 64)
-	if err != nil {
-		return nil, fmt.Errorf("%w: n: want the number from a link of the list", errBadQuery)
-	}
+	number, _ := strconv.ParseUint(q.Get("n"), 10, 64) // 0 if it is invalid
 	all, err := d.index.get(ctx, wait)
 	if err != nil {
 		return nil, err
@@ -150,10 +117,7 @@ func (d *Dashboard) loadRepos(ctx context.Context, q url.Values, _ bool) (any, e
 	default:
 		shown.Full = all != nil && all.full
 		page, err := d.cfg.Repos.Page(ctx, cmp.Or(prefix, strings.TrimSpace(q.Get("q"))), q.Get("after"), listShown)
-		switch {
-		case errors.Is(err, watch.ErrBadAfter):
-			return nil, fmt.Errorf("%w: %w", errBadQuery, err)
-		case err != nil:
+		if err != nil {
 			return nil, err
 		}
 		for _, repo := range page.Repos {
@@ -200,37 +164,12 @@ func (p *reposPage) cut(
 
 // describe adds the lines of repositories, with sizes and one published ref each.
 func (d *Dashboard) describe(ctx context.Context, shown *reposPage, found []state.Summary) error {
-	shown.Repos = make([]repoLine, len(found))
-	paths := make([]string, len(found))
-	for i, s := range found {
-		shown.Repos[i].RepoSummary, paths[i] = operate.NewRepoSummary(s), s.Repo
-		shown.Repos[i].Bytes, shown.Repos[i].Sized = d.size(s.Repo)
+	lines, err := d.cfg.Repos.Describe(ctx, found)
+	for _, line := range lines {
+		bytes, sized := d.size(line.Repo)
+		shown.Repos = append(shown.Repos, repoLine{line, bytes, sized})
 	}
-	heads, err := d.cfg.Repos.Heads(ctx, paths)
-	if err != nil {
-		return err
-	}
-	for i, byRef := range heads {
-		line := &shown.Repos[i]
-		if line.Ref = mainRef(byRef); line.Ref != "" {
-			line.Commit, line.Refs = byRef[line.Ref], len(byRef)-1
-		}
-	}
-	return nil
-}
-
-// mainRef returns the ref with a common default-branch name, else the first ref, or "" if there is none.
-func mainRef(heads map[string]string) string {
-	for _, ref := range []string{"refs/heads/main", "refs/heads/master", "refs/heads/trunk"} {
-		if heads[ref] != "" {
-			return ref
-		}
-	}
-	refs := slices.Sorted(maps.Keys(heads))
-	if len(refs) == 0 {
-		return ""
-	}
-	return refs[0]
+	return err
 }
 
 // size returns the bytes that a repository occupies on the volume, or false if unknown.

@@ -5,6 +5,8 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+
+	"lockstep/internal/server"
 )
 
 type loginPage struct {
@@ -32,7 +34,7 @@ func (d *Dashboard) answerLogin(w http.ResponseWriter, r *http.Request, status i
 func (d *Dashboard) login(w http.ResponseWriter, r *http.Request) {
 	r.Body = http.MaxBytesReader(w, r.Body, maxForm)
 	if err := r.ParseForm(); err != nil {
-		d.fail(w, r, http.StatusBadRequest, errLongForm)
+		d.fail(w, r, errLongForm)
 		return
 	}
 	next, from := safeNext(r.PostForm.Get("next")), d.access.origin(r)
@@ -55,11 +57,12 @@ func (d *Dashboard) login(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-var errNoSession = errors.New("there is no session to end: you are logged in by the proxy or as a local user")
+var errNoSession = server.Problem(
+	errors.New("there is no session to end: you are logged in by the proxy or as a local user"), http.StatusBadRequest)
 
 func (d *Dashboard) logout(w http.ResponseWriter, r *http.Request, v visitor) {
 	if !v.logout {
-		d.fail(w, r, http.StatusBadRequest, errNoSession)
+		d.fail(w, r, errNoSession)
 		return
 	}
 	d.access.sessions.end(w, d.access.secure(r))
@@ -72,8 +75,7 @@ func (d *Dashboard) logout(w http.ResponseWriter, r *http.Request, v visitor) {
 			flash = "You are logged out in this browser. Copies of its cookie stay valid, because Redis did not answer."
 		}
 	}
-	d.setFlash(w, flash)
-	http.Redirect(w, r, "/", http.StatusSeeOther)
+	d.done(w, r, "/", flash)
 }
 
 func loginURL(next string) string {

@@ -11,7 +11,6 @@ import (
 	"lockstep/internal/hosts"
 	"lockstep/internal/notify"
 	"lockstep/internal/operate"
-	"lockstep/internal/server"
 	"lockstep/internal/state"
 )
 
@@ -43,7 +42,7 @@ func (d *Dashboard) loadWorkers(ctx context.Context, _ url.Values, _ bool) (any,
 	if p.Streams, err = d.cfg.Streams.Read(ctx); err != nil {
 		return nil, err
 	}
-	busy, err := d.activities(ctx)
+	busy, err := d.cfg.Activities(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -71,16 +70,11 @@ func (d *Dashboard) removeWorker(w http.ResponseWriter, r *http.Request, v visit
 	name := r.PostForm.Get("name")
 	gone, err := d.cfg.Workers.Remove(r.Context(), r.PostForm.Get("cell"), name)
 	if err != nil {
-		status := server.WorkerStatus(err)
-		if status == http.StatusServiceUnavailable {
-			err = errRedis
-		}
-		d.fail(w, r, status, err)
+		d.fail(w, r, err)
 		return
 	}
 	d.cfg.Log.InfoContext(r.Context(), "missing worker removed on the dashboard", "by", v.name, "worker", name)
-	d.setFlash(w, fmt.Sprintf("Worker %s is removed.", gone.Name))
-	http.Redirect(w, r, "/dashboard/workers", http.StatusSeeOther)
+	d.done(w, r, "/dashboard/workers", fmt.Sprintf("Worker %s is removed.", gone.Name))
 }
 
 type hostsPage struct{ Hosts []hosts.Host }
@@ -119,12 +113,17 @@ func (d *Dashboard) loadOutbox(ctx context.Context, q url.Values, admin bool) (a
 			return nil, err
 		}
 	}
-	for i := range p.Boxes {
-		if !admin {
-			p.Boxes[i].Error = "" // names URLs and credentials
-		}
+	if !admin {
+		hideBoxErrors(p.Boxes)
 	}
 	return p, nil
+}
+
+// hideBoxErrors removes the errors of notifications, which name URLs and credentials.
+func hideBoxErrors(boxes []notify.Box) {
+	for i := range boxes {
+		boxes[i].Error = ""
+	}
 }
 
 // sendNow makes the notifications of an app due.
@@ -132,7 +131,7 @@ func (d *Dashboard) sendNow(w http.ResponseWriter, r *http.Request, v visitor) {
 	app := strings.TrimSpace(r.PostForm.Get("app"))
 	sent, err := d.cfg.Outboxes.Send(r.Context(), app)
 	if err != nil {
-		d.fail(w, r, http.StatusServiceUnavailable, errRedis)
+		d.fail(w, r, err)
 		return
 	}
 	d.cfg.Log.InfoContext(r.Context(), "notifications sent now on the dashboard", "by", v.name, "app", app,
@@ -141,6 +140,5 @@ func (d *Dashboard) sendNow(w http.ResponseWriter, r *http.Request, v visitor) {
 	if len(sent.Missing) > 0 {
 		text += " No answer from cell " + strings.Join(sent.Missing, ", ") + "."
 	}
-	d.setFlash(w, text)
-	http.Redirect(w, r, link("/dashboard/outbox", "app", app), http.StatusSeeOther)
+	d.done(w, r, link("/dashboard/outbox", "app", app), text)
 }

@@ -16,13 +16,11 @@ import (
 	"lockstep/internal/testenv"
 )
 
-type busyWith []state.Activity
-
-func (b busyWith) Activities(context.Context) ([]state.Activity, error) { return b, nil }
-
 func TestWorkersAndGroupsAreShown(t *testing.T) {
 	t.Parallel()
-	d := startDesk(t, func(cfg *Config) { cfg.Activities = busyWith(someBusy) })
+	d := startDesk(t, func(cfg *Config) {
+		cfg.Activities = func(context.Context) ([]state.Activity, error) { return someBusy, nil }
+	})
 	changes := events.DefaultNamespace.Changes()
 	for _, group := range []string{"other-group", "workers"} {
 		testenv.Must(d.client.XGroupCreateMkStream(t.Context(), changes, group, "0").Result())(t)

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -62,7 +61,7 @@ func (d *desk) open(change func(*Config)) *desk {
 	states := state.NewStore(d.client, namespace)
 	cfg := Config{
 		Redis: d.client, Results: namespace.Results(), Changes: namespace.Changes(), Group: "workers",
-		Leases: &operate.Leases{Cells: set}, Letters: &operate.Letters{Cells: set}, Repos: &operate.Repos{Cells: set}, Activities: states, Watches: &operate.Watches{Cells: set},
+		Leases: &operate.Leases{Cells: set}, Letters: &operate.Letters{Cells: set}, Repos: &operate.Repos{Cells: set}, Activities: states.Activities, Watches: &operate.Watches{Cells: set},
 		Outboxes: &operate.Outboxes{Cells: set}, Workers: &operate.Workers{Cells: set}, Outcomes: &operate.Results{Cells: set},
 		Streams: telemetry.NewStreams(d.client, string(namespace), namespace.Changes(), namespace.Results()),
 		Hosts:   telemetry.NewHosts(hosts.Reader{Redis: d.client, Prefix: string(namespace)}),
@@ -371,12 +370,6 @@ func asJSON(t *testing.T, v any) string {
 		t.Fatal(err)
 	}
 	return string(text)
-}
-
-// dialFrom returns a transport that connects from another local address.
-func dialFrom(address string) *http.Transport {
-	dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(address)}}
-	return &http.Transport{DialContext: dialer.DialContext, DisableKeepAlives: true}
 }
 
 // fixed returns a token that does not change.

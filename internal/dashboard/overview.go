@@ -144,7 +144,7 @@ func (d *Dashboard) loadOverview(ctx context.Context, _ url.Values, admin bool) 
 			o.LagKnown = o.Changes.Lag >= 0
 		}
 	}
-	if o.Busy, err = d.activities(ctx); err != nil {
+	if o.Busy, err = d.cfg.Activities(ctx); err != nil {
 		return nil, err
 	}
 	o.Busy, o.More = first(busyShown, o.Busy)
@@ -184,7 +184,7 @@ func (d *Dashboard) loadOverview(ctx context.Context, _ url.Values, admin bool) 
 		Watched: watched, Workers: o.Changes.Live, Lost: operate.Lost(workers, d.cfg.Grace), Dead: o.Dead,
 		Hosts: all, Failing: failing.Repos,
 		More: failing.Total - int64(len(failing.Repos)), Missing: failing.Missing, Boxes: o.FailingBoxes,
-		Apps: o.FailingApps, Groups: waitsOf(streams), Unasked: unasked, Full: d.cfg.Full != nil && d.cfg.Full(),
+		Apps: o.FailingApps, Groups: operate.GroupsOf(streams...), Unasked: unasked, Full: d.cfg.Full != nil && d.cfg.Full(),
 	}.Verdict()
 	if d.cfg.Cells != nil {
 		o.Cells, o.Cell = d.cfg.Cells(ctx), d.cfg.Cell
@@ -196,24 +196,6 @@ func (d *Dashboard) loadOverview(ctx context.Context, _ url.Values, admin bool) 
 	}
 	o.setFigures(results)
 	return o, nil
-}
-
-// waitsOf returns how long the oldest entries of all consumer groups are not settled.
-func waitsOf(streams []stream.Statistics) (waits []operate.GroupWait) {
-	for _, s := range streams {
-		for _, g := range s.Groups {
-			waits = append(waits, operate.GroupWait{Group: g.Name, Entry: g.OldestEntry, Wait: g.Oldest})
-		}
-	}
-	return waits
-}
-
-// activities returns the operations in progress, or none if Config.Activities is nil.
-func (d *Dashboard) activities(ctx context.Context) ([]state.Activity, error) {
-	if d.cfg.Activities == nil {
-		return nil, nil
-	}
-	return d.cfg.Activities.Activities(ctx)
 }
 
 // setFigures computes rates, latencies and charts from recent results.

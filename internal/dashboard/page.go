@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"lockstep/internal/redisx"
+	"lockstep/internal/server"
 )
 
 type page struct {
@@ -67,7 +68,7 @@ var tabs = []tab{
 
 // parsePages returns all pages by name, each with its templates parsed.
 func (d *Dashboard) parsePages() (map[string]*page, error) {
-	base, err := template.New("").Option("missingkey=zero").Funcs(templateFuncs(d.assets)).ParseFS(templates,
+	base, err := template.New("").Option("missingkey=zero").Funcs(d.templateFuncs()).ParseFS(templates,
 		"templates/layout.html", "templates/parts.html")
 	if err != nil {
 		return nil, fmt.Errorf("dashboard: templates: %w", err)
@@ -89,12 +90,8 @@ func (d *Dashboard) show(name string) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		v, query := d.access.visitor(r), p.query(r.URL.Query())
 		data, err := d.hub.load(r.Context(), p, query, v.admin())
-		if errors.Is(err, errBadQuery) {
-			d.fail(w, r, http.StatusBadRequest, err)
-			return
-		}
-		if errors.Is(err, errNotFound) {
-			d.fail(w, r, http.StatusNotFound, err)
+		if err != nil && server.StatusOf(err) != http.StatusServiceUnavailable {
+			d.fail(w, r, err)
 			return
 		}
 		s, status := d.pageData(w, r, v), http.StatusOK
@@ -120,7 +117,7 @@ const (
 func alertFor(err error, admin bool) template.HTML {
 	text := template.HTML(template.HTMLEscapeString(clip(400, err.Error())))
 	switch {
-	case errors.Is(err, errBadQuery) || errors.Is(err, errNotFound) || errors.Is(err, errBusy):
+	case server.StatusOf(err) != http.StatusServiceUnavailable, errors.Is(err, errBusy):
 		return text
 	case redisx.Unavailable(err) || errors.Is(err, context.Canceled):
 		if other, ok := errors.AsType[*cellError](err); ok {
@@ -190,22 +187,31 @@ func flat(query url.Values) map[string]string {
 	return m
 }
 
-var errBadQuery = errors.New("invalid query")
-
-// errNotFound means that what a page or an action is about is not there.
-var errNotFound = errors.New("not found or removed")
+func badQuery(err error) error { return server.Problem(err, http.StatusBadRequest) }
 
 type failure struct {
 	Status int
 	Error  string
 }
 
-func (d *Dashboard) fail(w http.ResponseWriter, r *http.Request, status int, err error) {
-	d.answer(w, r, status, "failure", http.StatusText(status), failure{status, err.Error()})
+// fail answers that a page or an action has failed.
+func (d *Dashboard) fail(w http.ResponseWriter, r *http.Request, err error) {
+	status := server.StatusOf(err)
+	if status == http.StatusServiceUnavailable {
+		d.cfg.Log.WarnContext(r.Context(), "dashboard request failed", "path", r.URL.Path, "error", err)
+		err = server.Unavailable(r)
+	}
+	d.answer(w, r, status, "failure", http.StatusText(status), failure{status, clip(400, err.Error())})
+}
+
+// done reports an action on the page that follows it.
+func (d *Dashboard) done(w http.ResponseWriter, r *http.Request, next, text string) {
+	d.setFlash(w, text)
+	http.Redirect(w, r, next, http.StatusSeeOther)
 }
 
 func (d *Dashboard) notFound(w http.ResponseWriter, r *http.Request) {
-	d.fail(w, r, http.StatusNotFound, errors.New("no such page"))
+	d.fail(w, r, server.Problem(errors.New("no such page"), http.StatusNotFound))
 }
 
 // flashCookie holds a message about the last action for the next page. It is a cookie rather than a query parameter,

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"maps"
 	"net/url"
 	"slices"
@@ -21,21 +20,19 @@ import (
 
 type repoPage struct {
 	operate.Repo
-	Cell  string // if it is another one than that of the dashboard
-	Head  []head
-	Apps  []delivered
-	Rules []checkLine
+	Cell string // if it is another one than that of the dashboard
+	Head []head
+	Apps []delivered
 
 	Bytes int64
 	Sized bool // Bytes is known
 
 	Boxes   []notify.Box // of apps with waiting notifications, by app
-	Watches []watchLine
+	Watches []watch.Watch
 	Letters []operate.Letter
 	More    bool // there are more letters
 
 	Results []resultRow
-	Bars    []bar
 	Since   time.Time // older results were not searched; zero if the whole stream was
 
 	MoreHeads, MoreApps, MoreRules, MoreMissing, MoreWatches int // number of rows omitted
@@ -45,42 +42,6 @@ type repoPage struct {
 type head struct {
 	Ref, Commit string
 	Tree        string // relative to the volume's root; "" if unknown; for admins only
-}
-
-// checkLine is the verdict on a ref's commit.
-type checkLine struct {
-	Ref, Commit string
-	At          time.Time
-	Class       string // why it is refused; "" if it is not
-	Verified    bool   // all keys accept it
-	Unverified  bool   // some keys do not
-	By, Key     string // "" unless verified
-	Commits     int    // verified; 0 for a tag
-	Partial     bool
-	Reason      string // why it is refused or not verified; for admins only
-}
-
-// checkLines shows the reasons, which name apps and settings, to admins only.
-func checkLines(checks []state.Check, admin bool) []checkLine {
-	var shown []checkLine
-	for _, c := range checks {
-		line := checkLine{
-			Ref: c.Ref, Commit: c.Commit, At: c.At, Class: string(c.Class), Reason: c.Reason,
-			Verified: len(c.Verdicts) > 0 && c.Class == "",
-		}
-		for _, v := range c.Verdicts {
-			line.Verified, line.Unverified = line.Verified && v.Verified, line.Unverified || !v.Verified
-			line.Reason = cmp.Or(line.Reason, v.Reason)
-			if line.By == "" {
-				line.By, line.Key, line.Commits, line.Partial = v.By, v.Key, v.Commits, v.Partial
-			}
-		}
-		if !admin {
-			line.Reason = ""
-		}
-		shown = append(shown, line)
-	}
-	return shown
 }
 
 // delivered is the commit of a ref that an app received last.
@@ -112,7 +73,7 @@ const (
 func (d *Dashboard) loadRepo(ctx context.Context, q url.Values, admin bool) (any, error) {
 	repo, err := events.ParseRepoPath(strings.TrimSpace(q.Get("repo")))
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", errBadQuery, err)
+		return nil, badQuery(err)
 	}
 	cell, err := d.cellOf(repo)
 	if err != nil {
@@ -138,11 +99,11 @@ func (d *Dashboard) readRepo(ctx context.Context, cell repoCell, repo events.Rep
 		return nil, err
 	}
 	shown := repoPage{Repo: repository, Cell: cell.name}
-	if err := shown.readWatches(ctx, d, repo, admin); err != nil {
+	if err := shown.readWatches(ctx, d, repo); err != nil {
 		return nil, err
 	}
 	if unknown && len(shown.Watches) == 0 {
-		return nil, fmt.Errorf("%w: %s", errNotFound, repo)
+		return nil, err
 	}
 	shown.Repo.Repo = cmp.Or(shown.Repo.Repo, repo.String())
 	if shown.Circuit.Phase == "" {
@@ -156,16 +117,13 @@ func (d *Dashboard) readRepo(ctx context.Context, cell repoCell, repo events.Rep
 		return nil, err
 	}
 	shown.Results, _ = groupResults(past.results, repoResultsShown)
-	shown.Bars, shown.Since = past.bars(), past.since
+	shown.Since = past.since
 	refs, more := first(refsShown, slices.Sorted(maps.Keys(repository.Heads)))
 	for _, ref := range refs {
 		commit := repository.Heads[ref]
 		line := head{Ref: ref, Commit: commit}
 		if admin {
 			line.Tree = past.tree(ref, commit)
-			if cell.name == "" {
-				line.Tree = cmp.Or(d.treeOf(repo, ref, commit), line.Tree)
-			}
 		}
 		shown.Head = append(shown.Head, line)
 	}
@@ -174,7 +132,7 @@ func (d *Dashboard) readRepo(ctx context.Context, cell repoCell, repo events.Rep
 		return nil, err
 	}
 	shown.Letters, shown.More = letters, moreLetters && len(letters) == repoLettersShown
-	shown.Rules, shown.MoreRules = first(refsShown, checkLines(repository.Checks, admin))
+	shown.Checks, shown.MoreRules = first(refsShown, repository.Checks)
 	if !admin {
 		server.HideErrors(shown.Letters)
 		server.HideMissing(shown.Lacks)
@@ -192,8 +150,14 @@ func (d *Dashboard) readRepo(ctx context.Context, cell repoCell, repo events.Rep
 	}
 	shown.MoreHeads = more
 	shown.Apps, shown.MoreApps = first(refsShown, shown.Apps)
-	if err := shown.readBoxes(ctx, d.cfg.Outboxes, repo, admin); err != nil {
+	if shown.Boxes, err = d.cfg.Outboxes.About(ctx, repo); err != nil {
 		return nil, err
+	}
+	if !admin {
+		hideBoxErrors(shown.Boxes)
+	}
+	for i, to := range shown.Apps {
+		shown.Apps[i].Waits = slices.ContainsFunc(shown.Boxes, func(b notify.Box) bool { return b.App == to.App })
 	}
 	return shown, nil
 }
@@ -218,7 +182,7 @@ func deliveredTo(g state.Given, repo operate.Repo) delivered {
 }
 
 // readWatches reads the watches of the repository, also of one that no worker has met yet.
-func (p *repoPage) readWatches(ctx context.Context, d *Dashboard, repo events.RepoPath, admin bool) error {
+func (p *repoPage) readWatches(ctx context.Context, d *Dashboard, repo events.RepoPath) error {
 	watches, err := d.cfg.Watches.In(repo)
 	if err != nil {
 		return err
@@ -229,39 +193,11 @@ func (p *repoPage) readWatches(ctx context.Context, d *Dashboard, repo events.Re
 	}
 	for _, w := range page.Watches {
 		if w.Repo.Equal(repo) {
-			p.Watches = append(p.Watches, d.watchLine(w, admin))
+			p.Watches = append(p.Watches, w)
 		}
 	}
 	if page.Next != "" && len(p.Watches) == repoWatchesShown {
 		p.MoreWatches = 1
 	}
 	return nil
-}
-
-// readBoxes reads what waits to be posted about the repository.
-func (p *repoPage) readBoxes(ctx context.Context, outboxes *operate.Outboxes, repo events.RepoPath, admin bool) error {
-	boxes, err := outboxes.About(ctx, repo)
-	if err != nil {
-		return err
-	}
-	boxes, _ = first(refsShown, boxes)
-	for _, box := range boxes {
-		if !admin {
-			box.Error = "" // names URLs and credentials
-		}
-		p.Boxes = append(p.Boxes, box)
-		for i := range p.Apps {
-			p.Apps[i].Waits = p.Apps[i].Waits || p.Apps[i].App == box.App
-		}
-	}
-	return nil
-}
-
-// treeOf returns the tree of a published commit on the local volume, relative to its root, or "".
-func (d *Dashboard) treeOf(repo events.RepoPath, ref, commit string) string {
-	parsed, err := events.ParseRef(ref)
-	if err != nil || d.cfg.Tree == nil {
-		return ""
-	}
-	return d.cfg.Tree(repo, parsed, commit)
 }

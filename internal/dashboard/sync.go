@@ -7,12 +7,15 @@ import (
 	"net/http"
 
 	"lockstep/events"
+	"lockstep/internal/server"
 	"lockstep/internal/watch"
 )
 
 var (
-	errNoPublisher = errors.New("this process adds no changes; use a process with the role receiver, or lockstep publish")
-	errNoRemote    = errors.New("nothing to sync: no app watches this repository, and its remote is unknown")
+	errNoPublisher = server.Problem(errors.New("this process adds no changes; use a process with the role receiver, or "+
+		"lockstep publish"), http.StatusConflict)
+	errNoRemote = server.Problem(errors.New("nothing to sync: no app watches this repository, and its remote is unknown"),
+		http.StatusConflict)
 )
 
 // syncNow asks a repository's remote for what its watches miss. Without watches it syncs the default branch
@@ -20,35 +23,27 @@ var (
 func (d *Dashboard) syncNow(w http.ResponseWriter, r *http.Request, v visitor) {
 	repo, err := events.ParseRepoPath(r.PostForm.Get("repo"))
 	if err != nil {
-		d.fail(w, r, http.StatusBadRequest, err)
+		d.fail(w, r, badQuery(err))
 		return
 	}
 	if d.cfg.Publish == nil {
-		d.fail(w, r, http.StatusConflict, errNoPublisher)
+		d.fail(w, r, errNoPublisher)
 		return
 	}
-	change, entry, err := d.publishNow(r.Context(), repo)
-	switch {
-	case errors.Is(err, errNoRemote):
-		d.fail(w, r, http.StatusConflict, err)
-	case err != nil:
-		d.cfg.Log.WarnContext(r.Context(), "sync not requested", "repo", repo.String(), "error", err)
-		d.fail(w, r, http.StatusServiceUnavailable, errRedis)
-	default:
-		d.cfg.Log.InfoContext(r.Context(), "sync requested on the dashboard", "by", v.name, "repo", repo.String(),
-			"job", change.ID, "entry", entry)
-		d.setFlash(w, fmt.Sprintf("A sync of %s is requested, as entry %s. Its results appear below.", repo, entry))
-		http.Redirect(w, r, link("/dashboard/repo", "repo", repo.String()), http.StatusSeeOther)
-	}
-}
-
-func (d *Dashboard) publishNow(ctx context.Context, repo events.RepoPath) (c events.Change, entry string, err error) {
-	c, err = d.changeNow(ctx, repo)
+	change, err := d.changeNow(r.Context(), repo)
 	if err != nil {
-		return c, "", err
+		d.fail(w, r, err)
+		return
 	}
-	entry, err = d.cfg.Publish(ctx, c)
-	return c, entry, err
+	entry, err := d.cfg.Publish(r.Context(), change)
+	if err != nil {
+		d.fail(w, r, err)
+		return
+	}
+	d.cfg.Log.InfoContext(r.Context(), "sync requested on the dashboard", "by", v.name, "repo", repo.String(),
+		"job", change.ID, "entry", entry)
+	d.done(w, r, link("/dashboard/repo", "repo", repo.String()),
+		fmt.Sprintf("A sync of %s is requested, as entry %s. Its results appear below.", repo, entry))
 }
 
 // changeNow returns a poll, which syncs each watched ref that is out of date with the credential of its

@@ -58,7 +58,7 @@ func (d *Dashboard) loadWebhooks(ctx context.Context, q url.Values, admin bool) 
 	if !admin {
 		return p, nil
 	}
-	all, err := d.cfg.Webhooks(ctx)
+	all, err := intake.Recent(ctx, d.cfg.Redis, events.Namespace(d.cfg.Realm))
 	if err != nil {
 		return nil, err
 	}

@@ -15,11 +15,11 @@ import (
 	"lockstep/internal/state"
 )
 
-func templateFuncs(a assets) template.FuncMap {
+func (d *Dashboard) templateFuncs() template.FuncMap {
 	return template.FuncMap{
-		"asset": a.url, "clip": clip, "short": short, "count": count, "size": size, "duration": formatDuration,
-		"percent": percent, "lookAt": lookAt,
-		"ago": ago, "elapsed": elapsed, "until": until, "link": link, "keep": keep, "pages": pagesOf, "lack": lack, "word": word, "ref": refName,
+		"asset": d.assets.url, "poll": d.pollOf, "clip": clip, "short": short, "count": count, "size": size,
+		"duration": formatDuration, "percent": percent, "ago": ago, "elapsed": elapsed, "until": until,
+		"link": link, "lookAt": lookAt, "keep": keep, "pages": pagesOf, "lack": lack, "word": word, "ref": refName,
 		"failure": failureAt, "boxat": boxAt, "rows": rowsAt,
 		"repoOrders": func() [][2]string { return repoOrders },
 		"verdicts":   func() []string { return []string{"accepted", "ignored", "refused"} },

@@ -34,8 +34,6 @@ func examineVolume(cfg config.Config) (checks Checks) {
 	checks = checks.with("file system", fileSystem(st, cfg))
 	checks = checks.with("file locks", fileLocks(dir))
 	checks = checks.with("sync", syncing(dir))
-	checks = checks.with("exchange of names", exchangeable(dir))
-	checks = checks.with("case", caseSensitive(dir))
 	checks = checks.with("free space", freeSpace(st, cfg))
 	return checks.with("free inodes", freeInodes(st))
 }
@@ -76,27 +74,6 @@ func syncing(dir string) Check {
 			"to this disk", took.Round(time.Millisecond))
 	}
 	return passed("a file takes %v", took.Round(100*time.Microsecond))
-}
-
-func exchangeable(dir string) Check {
-	link, folder := filepath.Join(dir, "exchange-link"), filepath.Join(dir, "exchange-folder")
-	if err := errors.Join(os.Symlink("a", link), os.Mkdir(folder, 0o755)); err != nil {
-		return refused("%w", err)
-	}
-	if err := unix.Renameat2(unix.AT_FDCWD, link, unix.AT_FDCWD, folder, unix.RENAME_EXCHANGE); err != nil {
-		return warned("not supported (%v): plain clones cannot be adopted; move them away by hand", err)
-	}
-	return passed("works: plain clones can be adopted")
-}
-
-func caseSensitive(dir string) Check {
-	if err := os.WriteFile(filepath.Join(dir, "case"), nil, 0o644); err != nil {
-		return refused("%w", err)
-	}
-	if _, err := os.Lstat(filepath.Join(dir, "CASE")); err == nil {
-		return warned("the file system ignores case: repositories with files whose names differ only in case are refused")
-	}
-	return passed("the file system is case-sensitive")
 }
 
 const overSMB = "symbolic links and file locks are unreliable over it; use NFS version 4 or a local disk"

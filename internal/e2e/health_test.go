@@ -160,29 +160,6 @@ func TestHealthChecksRevealNoSecrets(t *testing.T) {
 	}
 }
 
-func TestProfilesAreOnlyOnAdminListener(t *testing.T) {
-	t.Parallel()
-	server := redistest.Start(t)
-	p := proctest.Start(t, "serve", "--redis", server.URL(), "--root", t.TempDir(), "--roles", "worker", "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0")
-	admin, public := "http://"+p.ListenAddress(`"listening for operators"`), "http://"+p.ListenAddress("listening")
-	get := func(url string) (status int, text string) {
-		resp := proctest.Must(http.Get(url))(t)
-		defer resp.Body.Close()
-		return resp.StatusCode, string(proctest.Must(io.ReadAll(resp.Body))(t))
-	}
-	if status, text := get(admin + "/debug/pprof/goroutine?debug=2"); status != http.StatusOK || !strings.Contains(text, "goroutine ") {
-		t.Errorf("%d %.100s", status, text)
-	}
-	for _, path := range []string{"/debug/pprof/", "/debug/pprof/heap", "/debug/pprof/profile?seconds=1", "/debug/pprof/cmdline"} {
-		if status, _ := get(public + path); status != http.StatusNotFound {
-			t.Errorf("%s on the public listener: %d, want 404", path, status)
-		}
-	}
-	if code := p.Terminate(); code != term.ExitDone {
-		t.Errorf("exit code %d", code)
-	}
-}
-
 func TestAdminListenerAloneServesHealthAndMetrics(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)

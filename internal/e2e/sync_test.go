@@ -103,7 +103,7 @@ func TestSyncThroughRunningService(t *testing.T) {
 		t.Fatalf("exit code %d, output %q %q", code, stdout, stderr)
 	}
 	proctest.Eventually(t, func() bool { // the lease is released after the result
-		stdout, stderr, code = proctest.RunLockstep(t, nil, "status", "acme/widgets", "--redis", server.URL())
+		stdout, stderr, code = proctest.RunLockstep(t, nil, "repos", "show", "acme/widgets", "--redis", server.URL())
 		return code == term.ExitDone && strings.Contains(stdout, head[:12]) && strings.Contains(stdout, "free")
 	}, "the status shows the repository, which is free")
 	stdout, _, code = proctest.RunLockstep(t, nil, "status", "--redis", server.URL(), "--json")
@@ -174,18 +174,6 @@ func TestSyncErrorsAreOneActionableLine(t *testing.T) {
 			}
 		})
 	}
-}
-
-func TestSyncTimesOutWithoutWorkers(t *testing.T) {
-	t.Parallel()
-	server := redistest.Start(t)
-	proctest.WithLongerTimeouts(t, 300*time.Millisecond, func(d time.Duration) error {
-		_, stderr, code := proctest.RunLockstep(t, nil, "sync", "http://127.0.0.1:1/acme/widgets.git", "--redis", server.URL(), "--timeout", d.String())
-		if code != term.ExitTimedOut || !strings.Contains(stderr, "is a worker running?") {
-			return fmt.Errorf("exit code %d, error %q", code, stderr)
-		}
-		return nil
-	})
 }
 
 func TestPublishTimesOutWithOrWithoutRedis(t *testing.T) {

@@ -3,7 +3,6 @@ package e2e
 import (
 	"encoding/hex"
 	"io"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -241,28 +240,6 @@ func TestDisabledTracingSendsNoTraceContext(t *testing.T) {
 	}
 	if n := len(spans.all()); n != 0 {
 		t.Errorf("%d spans were sent", n)
-	}
-}
-
-func TestHangingCollectorDelaysNeitherWorkNorDrain(t *testing.T) {
-	t.Parallel()
-	git, server := proctest.StartGit(t), redistest.Start(t)
-	proctest.Must(git.Create(t.Context(), "acme/widgets", map[string]string{"README": "hello\n"}))(t)
-	hanging := proctest.Must(net.Listen("tcp", "127.0.0.1:0"))(t) // accepts connections but never replies
-	defer hanging.Close()
-	p := startWith(t, []string{"OTEL_EXPORTER_OTLP_ENDPOINT=http://" + hanging.Addr().String(), "OTEL_BSP_SCHEDULE_DELAY=20",
-		"OTEL_EXPORTER_OTLP_TIMEOUT=600000", "OTEL_BSP_EXPORT_TIMEOUT=600000"}, // ten minutes
-		"serve", "--redis", server.URL(), "--root", t.TempDir(), "--roles", "worker")
-	p.AwaitLog("worker takes changes")
-	proctest.Must(server.Client().XAdd(t.Context(), &redis.XAddArgs{Stream: events.DefaultNamespace.Changes(), Values: []string{"url", git.URL("acme/widgets")}}).Result())(t)
-	if r := proctest.AwaitResults(t, server.Client(), 1)[0]; r.Type != events.ResultSynced {
-		t.Errorf("result %+v", r)
-	}
-	if code := p.Terminate(); code != term.ExitDone { // fails the test after a minute
-		t.Errorf("exit code %d", code)
-	}
-	if n := strings.Count(p.Log.String(), "traces cannot be sent"); n > 1 {
-		t.Errorf("logged %d times that traces cannot be sent, want at most once", n)
 	}
 }
 

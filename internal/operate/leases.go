@@ -5,10 +5,10 @@ import (
 	"context"
 	"fmt"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"lockstep/events"
+	"lockstep/internal/cache"
 	"lockstep/internal/cells"
 	"lockstep/locking"
 )
@@ -58,8 +58,10 @@ type Leases struct {
 	Cells  *cells.Set
 	Shared bool // callers share their lists, which are cached: for endpoints that need no authentication
 
-	lists sync.Map // cells.Member → *leaseList
+	lists sync.Map // cells.Member → *cache.Cache[[]locking.Status]
 }
+
+const listTimeout = 10 * time.Second
 
 func (l *Leases) in(cell cells.Member) *locking.Inspector {
 	return locking.NewInspector(l.Cells.Redis(), cell.Namespace.Locks())
@@ -77,9 +79,9 @@ func (l *Leases) of(name string, repo events.RepoPath) (cells.Member, error) {
 }
 
 // list returns the list of a cell that callers share.
-func (l *Leases) list(cell cells.Member) *leaseList {
-	list, _ := l.lists.LoadOrStore(cell, &leaseList{turn: make(chan struct{}, 1)})
-	return list.(*leaseList)
+func (l *Leases) list(cell cells.Member) *cache.Cache[[]locking.Status] {
+	list, _ := l.lists.LoadOrStore(cell, &cache.Cache[[]locking.Status]{Timeout: listTimeout})
+	return list.(*cache.Cache[[]locking.Status])
 }
 
 // List returns the held leases of all cells that answer, by repository, and the other cells. It scans all keys of Redis.
@@ -88,7 +90,7 @@ func (l *Leases) List(ctx context.Context) (list []Lease, missing []cells.Missin
 	list, _, missing, err = Gather(ctx, l.Cells, 0, byRepo, func(cell cells.Member) (list []Lease, more bool, err error) {
 		read := l.in(cell).List
 		if l.Shared {
-			read = func(ctx context.Context) ([]locking.Status, error) { return l.list(cell).read(ctx, l.in(cell).List) }
+			read = func(ctx context.Context) ([]locking.Status, error) { return l.list(cell).Get(ctx, l.in(cell).List) }
 		}
 		held, err := read(ctx)
 		for _, status := range held {
@@ -117,47 +119,6 @@ func (l *Leases) Release(ctx context.Context, cell string, repo events.RepoPath,
 		return ReleasedLease{}, err
 	}
 	former, err := l.in(member).ForceRelease(ctx, repo.Key(), fence)
-	l.list(member).released.Store(time.Now().UnixNano()) // even after an error: the lease may have been released
+	l.list(member).Forget() // even after an error: the lease may have been released
 	return ReleasedLease{repo.String(), fence, Party{former.Worker, former.Job, former.Operation}}, member.Explain(err)
-}
-
-// leaseList caches the held leases of a cell. Only one call lists at a time, and its result is cached for twenty times
-// as long as that took, but never beyond the next forced release, so that listing takes less than a twentieth of Redis'
-// time.
-type leaseList struct {
-	released atomic.Int64 // time of the last forced release, in ns since 1970
-
-	turn    chan struct{} // semaphore of size 1; guards the fields below
-	started time.Time     // start of the last listing
-	expires time.Time     // of the cached list
-	last    []locking.Status
-}
-
-const (
-	listCacheFactor = 20
-	listTimeout     = 10 * time.Second
-)
-
-func (l *leaseList) read(
-	ctx context.Context, list func(context.Context) ([]locking.Status, error),
-) ([]locking.Status, error) {
-	select {
-	case l.turn <- struct{}{}:
-	case <-ctx.Done():
-		return nil, context.Cause(ctx)
-	}
-	defer func() { <-l.turn }()
-	start := time.Now()
-	if start.Before(l.expires) && l.started.UnixNano() >= l.released.Load() {
-		return l.last, nil
-	}
-	// Other callers may be waiting for this list, so it does not end with the caller's context.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), listTimeout)
-	defer cancel()
-	held, err := list(ctx)
-	if err != nil {
-		return nil, err
-	}
-	l.last, l.started, l.expires = held, start, time.Now().Add(listCacheFactor*time.Since(start))
-	return held, nil
 }

@@ -14,7 +14,7 @@ import (
 type Letters struct{ Cells *cells.Set }
 
 // ErrSeveralLetters means that IDs of letters, which are unique within a cell, are the same in several.
-var ErrSeveralLetters = errors.New("several cells have a letter with this ID; name one of them")
+var ErrSeveralLetters = errors.New("several cells have a letter with this ID; name the cell")
 
 func (l *Letters) in(cell cells.Member) *stream.DeadLetters {
 	return stream.NewDeadLetters(l.Cells.Redis(), string(cell.Namespace))

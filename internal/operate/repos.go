@@ -5,6 +5,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strconv"
 	"time"
 
@@ -151,25 +153,88 @@ func (r *Repos) Page(ctx context.Context, prefix, after string, limit int) (page
 	return page, err
 }
 
-// Heads returns the published commits of repositories by ref, none of those of cells that do not answer.
-func (r *Repos) Heads(ctx context.Context, paths []string) ([]map[string]string, error) {
-	heads := make([]map[string]string, len(paths))
-	_, err := Each(ctx, r.Cells, func(cell cells.Member) error {
-		var here []int
-		var some []string
-		for i, path := range paths {
-			repo, err := events.ParseRepoPath(path)
-			if place, failed := r.Cells.Of(repo); err == nil && failed == nil && place == cell {
-				here, some = append(here, i), append(some, path)
+// RepoLine is a repository in a list, with one of its published refs.
+type RepoLine struct {
+	RepoSummary
+	Cell   string `json:"cell,omitempty"`   // if there are several
+	Ref    string `json:"ref,omitempty"`    // the default branch, or else the first published ref
+	Commit string `json:"commit,omitempty"` // published for Ref
+	Others int    `json:"-"`                // number of other published refs
+}
+
+// List returns up to limit repositories whose paths begin with prefix, of all cells that answer, and the other cells. It
+// reports whether there are more.
+func (r *Repos) List(ctx context.Context, prefix string, limit int) ([]RepoLine, bool, []cells.Missing, error) {
+	byRepo := func(a, b RepoLine) int { return cmp.Compare(a.Repo, b.Repo) }
+	return Gather(ctx, r.Cells, limit, byRepo, func(cell cells.Member) (list []RepoLine, more bool, err error) {
+		found := map[string]state.Summary{} // a repository may be on two pages
+		for cursor, last := uint64(0), false; !last && len(found) <= limit; {
+			page, err := r.store(cell).List(ctx, prefix, cursor, limit)
+			if err != nil {
+				return nil, false, err
 			}
+			for _, summary := range page.Repos {
+				found[summary.Repo] = summary
+			}
+			cursor, last = page.Next, page.Next == 0
 		}
-		found, err := r.store(cell).LoadHeads(ctx, some)
-		for n, known := range found {
-			heads[here[n]] = known.Heads()
+		first := make([]state.Summary, 0, len(found))
+		for _, name := range slices.Sorted(maps.Keys(found)) {
+			first = append(first, found[name])
+		}
+		list, err = r.lines(ctx, cell, first[:min(len(first), limit)])
+		return list, len(first) > limit, err
+	})
+}
+
+// Describe returns the lines of repositories; without a ref, of those in cells that do not answer.
+func (r *Repos) Describe(ctx context.Context, found []state.Summary) ([]RepoLine, error) {
+	all, in := make([]RepoLine, len(found)), map[cells.Member][]int{}
+	for i, summary := range found {
+		all[i].RepoSummary = NewRepoSummary(summary)
+		repo, err := events.ParseRepoPath(summary.Repo)
+		if cell, failed := r.Cells.Of(repo); err == nil && failed == nil {
+			in[cell] = append(in[cell], i)
+		}
+	}
+	_, err := Each(ctx, r.Cells, func(cell cells.Member) error {
+		here := make([]state.Summary, len(in[cell]))
+		for n, i := range in[cell] {
+			here[n] = found[i]
+		}
+		lines, err := r.lines(ctx, cell, here)
+		for n, line := range lines {
+			all[in[cell][n]] = line
 		}
 		return err
 	})
-	return heads, err
+	return all, err
+}
+
+// lines returns the lines of repositories of a cell.
+func (r *Repos) lines(ctx context.Context, cell cells.Member, found []state.Summary) ([]RepoLine, error) {
+	paths := make([]string, len(found))
+	for i, summary := range found {
+		paths[i] = summary.Repo
+	}
+	published, err := r.store(cell).LoadHeads(ctx, paths)
+	if err != nil {
+		return nil, err
+	}
+	lines := make([]RepoLine, len(found))
+	for i, summary := range found {
+		heads, ref := published[i].Heads(), published[i].Default()
+		line := RepoLine{RepoSummary: NewRepoSummary(summary), Cell: Shown(r.Cells, cell), Ref: ref}
+		if refs := slices.Sorted(maps.Keys(heads)); len(refs) > 0 {
+			if heads[ref] == "" {
+				line.Ref = refs[0]
+			}
+			line.Others = len(refs) - 1
+		}
+		line.Commit = heads[line.Ref]
+		lines[i] = line
+	}
+	return lines, nil
 }
 
 // Failing returns the repositories of all cells that answer that failed last, up to limit.

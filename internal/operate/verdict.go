@@ -66,7 +66,7 @@ type Facts struct {
 	Full    bool            // the volume is nearly full
 	Unasked Unasked
 
-	Groups []GroupWait
+	Groups []Group
 }
 
 // Unasked is how many repositories are not polled although a poll is due, because no scheduler runs. None is while
@@ -74,13 +74,6 @@ type Facts struct {
 type Unasked struct {
 	Repos int64
 	Since time.Time
-}
-
-// GroupWait is how long the oldest entry of a consumer group is not settled.
-type GroupWait struct {
-	Group string
-	Entry string
-	Wait  time.Duration
 }
 
 // NearlyFull reports whether a volume has less than a twentieth of its size free. A size of 0 is unknown.
@@ -149,8 +142,8 @@ func (f Facts) Verdict() Verdict {
 		waits(LookNotify, "notifications to %s about %s", Listed(f.Apps), counted(f.Boxes, "repository", "repositories"))
 	}
 	for _, g := range f.Groups {
-		if g.Wait > longWait {
-			waits(LookWorkers, "group %s has not settled entry %s for %s", g.Group, g.Entry, g.Wait.Round(time.Second))
+		if wait := time.Duration(g.OldestMS) * time.Millisecond; wait > longWait {
+			waits(LookWorkers, "group %s has not settled entry %s for %s", g.Group, g.Oldest, wait.Round(time.Second))
 		}
 	}
 	v.Well = counted(f.Watched, "repository is watched", "repositories are watched") + ", " + f.failing()

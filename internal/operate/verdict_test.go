@@ -50,7 +50,7 @@ func TestVerdict(t *testing.T) {
 		"the rest": {
 			Facts{
 				Dead: 2, Lost: []Worker{{}}, Full: true, Unasked: Unasked{3, now}, Boxes: 7, Apps: []string{"ci", "docs", "scan", "search"},
-				Groups: []GroupWait{{"workers", "1-0", 4 * time.Minute}, {"indexer", "2-0", 6 * time.Minute}},
+				Groups: []Group{{Group: "workers", OldestMS: 240_000, Oldest: "1-0"}, {Group: "indexer", OldestMS: 360_000, Oldest: "2-0"}},
 			}, HealthAttention, []string{"no worker takes changes",
 				"no scheduler polls: 3 repositories are overdue, since 2026-11-30T12:00:00Z", "the volume is nearly full", "2 dead letters"}, []string{
 				"notifications to ci, docs, scan and others about 7 repositories", "group indexer has not settled entry 2-0 for 6m0s",

@@ -7,8 +7,6 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/ThreeDotsLabs/watermill/message"
-
 	"lockstep/internal/changes"
 )
 
@@ -18,16 +16,11 @@ type Changes interface {
 	Wait(ctx context.Context, entry string) (changes.Progress, error)
 }
 
-// adder is a publisher that returns the stream entry of a message. [stream.Publisher] implements it.
-type adder interface {
-	Add(ctx context.Context, topic string, msg *message.Message) (entry string, err error)
-}
-
-// accepted is the response to a published change. Entry is empty if the publisher does not return it.
+// accepted is the response to a published change.
 type accepted struct {
 	ID    string `json:"id"`
 	Repo  string `json:"repo"`
-	Entry string `json:"entry,omitempty"`
+	Entry string `json:"entry"`
 }
 
 type waiting struct {
@@ -73,7 +66,7 @@ func showChange(lookup Changes, running context.Context) http.Handler {
 		case progress.State == changes.Unknown:
 			fail(w, http.StatusNotFound, errors.New("no such change, or its result has expired"))
 		default:
-			failWith(w, err)
+			failWith(w, r, err)
 		}
 	})
 }

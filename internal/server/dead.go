@@ -6,16 +6,17 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/url"
+	"strings"
 
 	"lockstep/events"
-	"lockstep/events/stream"
 	"lockstep/internal/operate"
 )
 
 // listDead lists letters, with their errors if admin permits it.
 func listDead(letters *operate.Letters, admin func(*http.Request) bool) http.Handler {
 	return answering(func(r *http.Request) (any, error) {
-		query, err := deadQuery(r)
+		query, err := pagedDeadQuery(r)
 		if err != nil {
 			return nil, badRequest(err)
 		}
@@ -23,7 +24,7 @@ func listDead(letters *operate.Letters, admin func(*http.Request) bool) http.Han
 		if !admin(r) {
 			HideErrors(page.Letters)
 		}
-		return page, deadProblem(err)
+		return page, err
 	})
 }
 
@@ -38,7 +39,7 @@ func HideErrors(letters []operate.Letter) {
 // misspelt filter must not mean all letters.
 func retryDead(letters *operate.Letters) http.Handler {
 	return answering(func(r *http.Request) (any, error) {
-		query, err := deadQuery(r)
+		query, err := pagedDeadQuery(r)
 		if err != nil {
 			return nil, badRequest(err)
 		}
@@ -49,7 +50,7 @@ func retryDead(letters *operate.Letters) http.Handler {
 		query.Whole, query.Oldest, query.Limit = true, true, cmp.Or(query.Limit, 1000)
 		found, more, missing, err := letters.List(r.Context(), query)
 		if err != nil {
-			return nil, deadProblem(err)
+			return nil, err
 		}
 		done, err := letters.RetryAll(r.Context(), found)
 		return struct {
@@ -60,12 +61,18 @@ func retryDead(letters *operate.Letters) http.Handler {
 	})
 }
 
-// deadQuery parses ?repo=, ?reason=, ?class=, ?host=, ?app=, ?order=oldest, ?limit= and ?after=.
-func deadQuery(r *http.Request) (query operate.LetterQuery, err error) {
-	values := r.URL.Query()
+func pagedDeadQuery(r *http.Request) (query operate.LetterQuery, err error) {
+	if query, err = DeadQuery(r.URL.Query()); err == nil {
+		query.Limit, err = pageLimit(r)
+	}
+	return query, err
+}
+
+// DeadQuery parses ?repo=, ?reason=, ?class=, ?host=, ?app=, ?order=oldest and ?after=.
+func DeadQuery(values url.Values) (query operate.LetterQuery, err error) {
 	query = operate.LetterQuery{
-		Reason: values.Get("reason"), Class: values.Get("class"), Host: values.Get("host"), App: values.Get("app"),
-		After: values.Get("after"),
+		Reason: values.Get("reason"), Class: values.Get("class"), Host: strings.TrimSpace(values.Get("host")),
+		App: strings.TrimSpace(values.Get("app")), After: values.Get("after"),
 	}
 	switch order := values.Get("order"); order {
 	case "", "newest":
@@ -74,10 +81,7 @@ func deadQuery(r *http.Request) (query operate.LetterQuery, err error) {
 	default:
 		return query, fmt.Errorf("order %.20q: want newest or oldest", order)
 	}
-	if query.Limit, err = pageLimit(r); err != nil {
-		return query, err
-	}
-	if text := values.Get("repo"); text != "" {
+	if text := strings.TrimSpace(values.Get("repo")); text != "" {
 		query.Repo, err = events.ParseRepoPath(text)
 	}
 	return query, err
@@ -86,35 +90,6 @@ func deadQuery(r *http.Request) (query operate.LetterQuery, err error) {
 // oneDead answers a request about one letter, of ?cell= if there are several.
 func oneDead[T any](act func(ctx context.Context, cell, id string) (T, error)) http.Handler {
 	return answering(func(r *http.Request) (any, error) {
-		body, err := act(r.Context(), r.URL.Query().Get("cell"), r.PathValue("id"))
-		if err != nil && r.Method != http.MethodGet && DeadStatus(err) == http.StatusServiceUnavailable {
-			return nil, problem{errors.New("Redis does not answer; check whether the letter is still there, then try again"),
-				http.StatusServiceUnavailable} // the script may still have run
-		}
-		return body, deadProblem(err)
+		return act(r.Context(), r.URL.Query().Get("cell"), r.PathValue("id"))
 	})
-}
-
-func deadProblem(err error) error {
-	if errors.Is(err, operate.ErrSeveralLetters) {
-		err = fmt.Errorf("%w with ?cell=", err)
-	}
-	if status := DeadStatus(err); err != nil && status != http.StatusServiceUnavailable {
-		return problem{err, status}
-	}
-	return err
-}
-
-// DeadStatus returns the HTTP status for an error about a dead letter: 503 unless the request or the letter
-// is at fault.
-func DeadStatus(err error) int {
-	switch {
-	case errors.Is(err, stream.ErrBadID):
-		return http.StatusBadRequest
-	case errors.Is(err, stream.ErrNoLetter):
-		return http.StatusNotFound
-	case errors.Is(err, stream.ErrNotRetryable), errors.Is(err, operate.ErrSeveralLetters):
-		return http.StatusConflict
-	}
-	return http.StatusServiceUnavailable
 }

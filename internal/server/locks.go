@@ -2,13 +2,11 @@ package server
 
 import (
 	"errors"
-	"fmt"
 	"net/http"
 	"strconv"
 
 	"lockstep/events"
 	"lockstep/internal/operate"
-	"lockstep/locking"
 )
 
 func listLocks(leases *operate.Leases) http.Handler {
@@ -42,15 +40,6 @@ func releaseLock(leases *operate.Leases) http.Handler {
 		if err != nil {
 			return nil, badRequest(errors.New("want the fence of the lease to release, as in ?fence=1795223511284000"))
 		}
-		released, err := leases.Release(r.Context(), "", repo, fence)
-		switch {
-		case errors.Is(err, locking.ErrNotHeld):
-			return nil, problem{fmt.Errorf("%s is not held with fence %d; request the lock again to see its "+
-				"current fence", repo, fence), http.StatusConflict}
-		case err != nil:
-			return nil, problem{errors.New("Redis does not answer; check whether the lock is still held, " +
-				"then try again"), http.StatusServiceUnavailable}
-		}
-		return released, nil
+		return leases.Release(r.Context(), "", repo, fence)
 	})
 }

@@ -22,6 +22,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"lockstep/events"
+	"lockstep/events/stream"
 	"lockstep/internal/access"
 	"lockstep/internal/cells"
 	"lockstep/internal/feed"
@@ -234,8 +235,8 @@ func (r *recording) Unwrap() http.ResponseWriter { return r.ResponseWriter }
 func everything() server.Config {
 	nowhere := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1, DialerRetries: 1})
 	return server.Config{
-		Publisher: silent{}, Changes: struct{ server.Changes }{}, Repos: reposOf(nowhere), Reading: &server.Reading{}, Leases: &operate.Leases{},
-		Letters: &operate.Letters{}, Outboxes: &operate.Outboxes{}, Workers: &operate.Workers{}, Results: &operate.Results{}, Streams: struct{ server.Streams }{}, Hosts: &telemetry.Hosts{}, Watches: &operate.Watches{}, Hooks: &server.Hooks{},
+		Publisher: &stream.Publisher{}, Changes: struct{ server.Changes }{}, Repos: reposOf(nowhere), Reading: &server.Reading{}, Leases: &operate.Leases{},
+		Letters: &operate.Letters{}, Outboxes: &operate.Outboxes{}, Workers: &operate.Workers{}, Results: &operate.Results{}, Streams: &telemetry.Streams{}, Hosts: &telemetry.Hosts{}, Watches: &operate.Watches{}, Hooks: &server.Hooks{},
 		Metrics: http.NotFoundHandler(),
 		Verdict: func(ctx context.Context) (operate.Verdict, error) { return operate.Verdict{}, nowhere.Ping(ctx).Err() },
 	}

@@ -2,15 +2,12 @@ package server_test
 
 import (
 	"net/http"
-	"net/http/httptest"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
 	"lockstep/events"
-	"lockstep/internal/cells"
 	"lockstep/internal/operate"
 	"lockstep/internal/redistest"
 	"lockstep/internal/server"
@@ -35,27 +32,17 @@ func TestOutboxes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	handler := documented(t, server.Config{
-		Outboxes: &operate.Outboxes{Cells: cells.Single(client, cells.Member{Namespace: events.DefaultNamespace})},
-		Token:    fixed("t0ken"), Metrics: http.NotFoundHandler(),
-	})
-	for _, tc := range []struct{ request, want string }{
-		{"GET /api/v1/outboxes", `"apps":[{"app":"docs","waiting":2,"bytes":100,"repositories":2,"next":`},
-		{"GET /api/v1/outboxes/docs", `"failed_attempts":3`},
-		{"GET /api/v1/outboxes/docs", `"since":"2026-11-21T01:11:51.284Z","error":"the app answered 503"`},
-		{"GET /api/v1/outboxes/docs?limit=1", `"more":true`},
-		{"GET /api/v1/outboxes/docs?limit=x", `"error":`},
-		{"GET /api/v1/outboxes/none", `{"repositories":[]}`},
-		{"POST /api/v1/outboxes/docs/send", `{"app":"docs","repositories":1}`},
-		{"POST /api/v1/outboxes/docs/send", `{"app":"docs","repositories":0}`},
+	ask := asker(t, server.Config{Outboxes: &operate.Outboxes{Cells: leasesOf(client).Cells}})
+	for _, tc := range []struct{ method, path, want string }{
+		{"GET", "/api/v1/outboxes", `"apps":[{"app":"docs","waiting":2,"bytes":100,"repositories":2,"next":`},
+		{"GET", "/api/v1/outboxes/docs", `"failed_attempts":3`},
+		{"GET", "/api/v1/outboxes/docs", `"since":"2026-11-21T01:11:51.284Z","error":"the app answered 503"`},
+		{"GET", "/api/v1/outboxes/docs?limit=1", `"more":true`},
+		{"GET", "/api/v1/outboxes/none", `{"repositories":[]}`},
+		{"POST", "/api/v1/outboxes/docs/send", `{"app":"docs","repositories":1}`},
+		{"POST", "/api/v1/outboxes/docs/send", `{"app":"docs","repositories":0}`},
 	} {
-		method, path, _ := strings.Cut(tc.request, " ")
-		r := httptest.NewRequest(method, path, nil)
-		r.Header.Set("Authorization", "Bearer t0ken")
-		w := httptest.NewRecorder()
-		handler.ServeHTTP(w, r)
-		if !strings.Contains(w.Body.String(), tc.want) {
-			t.Errorf("%s: %d %s, want %s", tc.request, w.Code, w.Body, tc.want)
-		}
+		ask(tc.method, tc.path, tc.want, http.StatusOK)
 	}
+	ask("GET", "/api/v1/outboxes/docs?limit=x", `"error":`, http.StatusBadRequest)
 }

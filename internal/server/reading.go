@@ -157,7 +157,7 @@ func (s *Reading) refuse(w http.ResponseWriter, r *http.Request, cfg Config, err
 		logUnreached(r, cfg, err)
 		status = http.StatusBadGateway
 	default:
-		failWith(w, err)
+		failWith(w, r, err)
 		return
 	}
 	switch status {

@@ -2,13 +2,11 @@ package server
 
 import (
 	"cmp"
-	"errors"
 	"net/http"
 
 	"lockstep/events"
 	"lockstep/internal/operate"
 	"lockstep/internal/state"
-	"lockstep/internal/watch"
 )
 
 // HideMissing removes the errors of what is missing, which name hosts and credentials.
@@ -36,9 +34,6 @@ func listRepos(repos *operate.Repos, admin func(*http.Request) bool) http.Handle
 			return nil, badRequest(err)
 		}
 		page, err := repos.Page(r.Context(), query.Get("prefix"), query.Get("after"), cmp.Or(limit, 100))
-		if errors.Is(err, watch.ErrBadAfter) {
-			return nil, badRequest(err)
-		}
 		for _, summary := range page.Repos {
 			if !admin(r) {
 				hideErrors(summary.Failing)
@@ -56,9 +51,6 @@ func showRepo(repos *operate.Repos, admin func(*http.Request) bool) http.Handler
 			return nil, badRequest(err)
 		}
 		shown, err := repos.Get(r.Context(), repo)
-		if errors.Is(err, operate.ErrUnknownRepo) {
-			return nil, problem{err, http.StatusNotFound}
-		}
 		if !admin(r) {
 			hideErrors(shown.Failing)
 		}
@@ -74,13 +66,6 @@ func removeRepo(repos *operate.Repos) http.Handler {
 		if err != nil {
 			return nil, badRequest(err)
 		}
-		removed, err := repos.Remove(r.Context(), repo)
-		switch {
-		case errors.Is(err, operate.ErrUnknownRepo):
-			return nil, problem{err, http.StatusNotFound}
-		case errors.Is(err, operate.ErrRepoStays):
-			return nil, problem{err, http.StatusConflict}
-		}
-		return removed, err
+		return repos.Remove(r.Context(), repo)
 	})
 }

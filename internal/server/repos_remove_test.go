@@ -2,13 +2,9 @@ package server_test
 
 import (
 	"net/http"
-	"net/http/httptest"
-	"strings"
 	"testing"
 
 	"lockstep/events"
-	"lockstep/internal/cells"
-	"lockstep/internal/operate"
 	"lockstep/internal/redistest"
 	"lockstep/internal/server"
 	"lockstep/internal/testenv"
@@ -18,18 +14,7 @@ import (
 func TestRepositoryIsRemoved(t *testing.T) {
 	t.Parallel()
 	client, ctx, namespace := redistest.Start(t).Client(), t.Context(), events.DefaultNamespace
-	handler := documented(t, server.Config{
-		Repos: &operate.Repos{Cells: cells.Single(client, cells.Member{Namespace: namespace})}, Token: fixed("t0ken"), Metrics: http.NotFoundHandler(),
-	})
-	ask := func(method, path, want string, status int) {
-		t.Helper()
-		r := httptest.NewRequest(method, path, nil)
-		r.Header.Set("Authorization", "Bearer t0ken")
-		w := httptest.NewRecorder()
-		if handler.ServeHTTP(w, r); w.Code != status || !strings.Contains(w.Body.String(), want) {
-			t.Errorf("%s %s: %d %s, want %d %s", method, path, w.Code, w.Body, status, want)
-		}
-	}
+	ask := asker(t, server.Config{Repos: reposOf(client)})
 	change := testenv.Must(events.NewChange(events.Change{URL: "https://git.example/acme/widget.git", App: "docs"}))(t)
 	repo := "/api/v1/repos/acme/widget"
 	ask("DELETE", "/api/v1/repos/x", "not a repository path", http.StatusBadRequest)

@@ -13,7 +13,6 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"lockstep/events"
 	"lockstep/internal/operate"
 	"lockstep/internal/redistest"
 	"lockstep/internal/server"
@@ -98,7 +97,7 @@ func TestListRepositories(t *testing.T) {
 
 func TestInvalidRepositoryRequests(t *testing.T) {
 	t.Parallel()
-	url, redisServer := startRepos(t)
+	url, _ := startRepos(t)
 	for path, want := range map[string]int{
 		"/acme/other": http.StatusNotFound, "/acme": http.StatusBadRequest, "?limit=0": http.StatusBadRequest,
 		"?limit=1001": http.StatusBadRequest, "?limit=x": http.StatusBadRequest, "?after=x": http.StatusBadRequest,
@@ -107,34 +106,30 @@ func TestInvalidRepositoryRequests(t *testing.T) {
 			t.Errorf("%s: %d %s, want %d", path, status, text, want)
 		}
 	}
-	redisServer.Stop()
-	for _, path := range []string{"", "/acme/other"} {
-		if status, text := do(t, "GET", url+"/api/v1/repos"+path, "", nil); status != http.StatusServiceUnavailable {
-			t.Errorf("%s without Redis: %d %s", path, status, text)
-		}
-	}
 }
 
-// TestMissingSubmodulesOfARepository shows paths and classes to everybody, but no errors, which name hosts and credentials.
-func TestMissingSubmodulesOfARepository(t *testing.T) {
+// TestStatesOfARepository shows what workers stored of a repository, but no errors, which name hosts and credentials.
+func TestStatesOfARepository(t *testing.T) {
 	t.Parallel()
 	url, redisServer := startRepos(t)
-	err := redisServer.Client().HSet(context.Background(), "lockstep:{0}:repo:acme/widgets", "repo", "acme/widgets", "missing", "refs/heads/main",
+	const left = `[{"app":"ci","ref":"refs/heads/*","reason":"max-refs","max_refs":100,"count":12,"refs":["refs/heads/old"]},` +
+		`{"app":"ci","ref":"refs/heads/*","reason":"name","count":1,"refs":["refs/heads/long"]}]`
+	err := redisServer.Client().HSet(context.Background(), "lockstep:{0}:repo:acme/widgets", "repo", "acme/widgets", "leftout", left, "missing", "refs/heads/main",
 		"missing:refs/heads/main", `{"ref":"refs/heads/main","commit":"`+strings.Repeat("1", 40)+`","at":"2026-11-23T01:02:03Z","count":12,
 			"submodules":[{"path":"libs/a","class":"auth","error":"git.example.com refused it"}]}`).Err()
 	if err != nil {
 		t.Fatal(err)
 	}
-	var repo operate.Repo
-	_, text := do(t, "GET", url+"/api/v1/repos/acme/widgets", "", nil)
-	if err := json.Unmarshal([]byte(text), &repo); err != nil {
-		t.Fatalf("%v: %s", err, text)
-	}
-	if len(repo.Missing) != 1 || len(repo.Lacks) != 1 || repo.Lacks[0].Count != 12 || repo.Lacks[0].First[0] != (events.MissingSubmodule{Path: "libs/a", Class: events.ClassAuth}) {
-		t.Errorf("%s", text)
-	}
-	if _, text := do(t, "GET", url+"/api/v1/repos", "", nil); !strings.Contains(text, `"missing":["refs/heads/main"]`) {
-		t.Errorf("%s", text)
+	for path, wants := range map[string][]string{
+		"/acme/widgets": {`"left_out":` + left, `"missing":["refs/heads/main"]`, `"count":12`, `{"path":"libs/a","class":"auth","error":""}`},
+		"":              {`"left_out":` + left, `"missing":["refs/heads/main"]`},
+	} {
+		_, text := do(t, "GET", url+"/api/v1/repos"+path, "", nil)
+		for _, want := range wants {
+			if !strings.Contains(text, want) || strings.Contains(text, "git.example.com") {
+				t.Errorf("%q: no %s, or an error, in %s", path, want, text)
+			}
+		}
 	}
 }
 

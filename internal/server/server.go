@@ -18,18 +18,22 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"slices"
 	"strconv"
 	"time"
 
-	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/google/uuid"
 	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/trace"
 
 	"lockstep/events"
+	"lockstep/events/stream"
+	"lockstep/internal/cells"
 	"lockstep/internal/changes"
 	"lockstep/internal/operate"
 	"lockstep/internal/telemetry"
+	"lockstep/internal/watch"
+	"lockstep/locking"
 )
 
 const (
@@ -42,7 +46,7 @@ const (
 
 // Config configures the server. Metrics and Log are required. A nil interface or pointer disables its endpoints.
 type Config struct {
-	Publisher message.Publisher                     // publishes changes
+	Publisher *stream.Publisher                     // publishes changes
 	Topic     string                                // stream of changes
 	TopicOf   func(events.RepoPath) (string, error) // stream of the changes of a repository
 	Changes   Changes
@@ -53,7 +57,7 @@ type Config struct {
 	Verdict   func(context.Context) (operate.Verdict, error)
 	Workers   *operate.Workers
 	Results   *operate.Results
-	Streams   Streams
+	Streams   *telemetry.Streams
 	Slots     int              // slots of each worker, for /api/v1/scale
 	Hosts     *telemetry.Hosts // limits of requests to hosts
 	Watches   *operate.Watches
@@ -70,9 +74,6 @@ type Config struct {
 	Metrics  http.Handler
 	Log      *slog.Logger
 	Tracer   trace.Tracer // traces requests that make changes; nil disables tracing
-
-	// reads the trace of a request from its headers; defaults to W3C Trace Context
-	Propagator propagation.TextMapPropagator
 
 	running context.Context // done when Serve stops; nil means never
 }
@@ -175,11 +176,7 @@ func mount(cfg Config) *routes {
 	}
 	if cfg.Results != nil {
 		mux.Handle("GET /api/v1/results/{id...}", guarded(cfg, answering(func(r *http.Request) (any, error) {
-			result, err := cfg.Results.Get(r.Context(), r.PathValue("id"))
-			if errors.Is(err, operate.ErrNoResult) {
-				err = problem{err, http.StatusNotFound}
-			}
-			return result, err
+			return cfg.Results.Get(r.Context(), r.PathValue("id"))
 		})))
 	}
 	if cfg.Workers != nil {
@@ -252,7 +249,7 @@ func receive(cfg Config) http.Handler {
 			fail(w, http.StatusServiceUnavailable, errors.New("the change could not be written to Redis; try again"))
 			return
 		}
-		if entry != "" && cfg.Changes != nil {
+		if cfg.Changes != nil {
 			w.Header().Set("Location", "/api/v1/changes/"+entry)
 		}
 		reply(w, http.StatusAccepted, accepted{change.ID, change.Repo.String(), entry})
@@ -286,7 +283,7 @@ func pageLimit(r *http.Request) (int, error) {
 	return limit, nil
 }
 
-// publish publishes the change and returns its stream entry, or "" if the publisher does not return it.
+// publish publishes the change and returns its stream entry.
 func publish(ctx context.Context, cfg Config, change events.Change) (entry string, err error) {
 	msg, err := changes.Message(change)
 	if err != nil {
@@ -300,11 +297,7 @@ func publish(ctx context.Context, cfg Config, change events.Change) (entry strin
 	if err != nil {
 		return "", err
 	}
-	if publisher, ok := cfg.Publisher.(adder); ok {
-		return publisher.Add(ctx, topic, msg)
-	}
-	msg.SetContext(ctx)
-	return "", cfg.Publisher.Publish(topic, msg)
+	return cfg.Publisher.Add(ctx, topic, msg)
 }
 
 func fail(w http.ResponseWriter, status int, err error) {
@@ -319,25 +312,67 @@ type problem struct {
 
 func badRequest(err error) error { return problem{err, http.StatusBadRequest} }
 
+// Problem returns an error with the status to respond with.
+func Problem(err error, status int) error { return problem{err, status} }
+
+// problems are errors about what a request names, by the status to respond with.
+var problems = map[int][]error{
+	http.StatusBadRequest: {stream.ErrBadID, watch.ErrBadAfter},
+	http.StatusNotFound: {
+		stream.ErrNoLetter, operate.ErrNoResult, operate.ErrNoWorker, operate.ErrUnknownRepo, cells.ErrNoCell,
+	},
+	http.StatusConflict: {
+		stream.ErrNotRetryable, operate.ErrSeveralLetters, operate.ErrRepoStays, operate.ErrWorkerStays, locking.ErrNotHeld,
+	},
+}
+
+// StatusOf returns the HTTP status for an error: 503, as Redis is unavailable, unless the request or what it names is at
+// fault.
+func StatusOf(err error) int {
+	if p, ok := errors.AsType[problem](err); ok {
+		return p.status
+	}
+	for status, all := range problems {
+		if slices.ContainsFunc(all, func(one error) bool { return errors.Is(err, one) }) {
+			return status
+		}
+	}
+	return http.StatusServiceUnavailable
+}
+
+// Unavailable returns what to report if Redis is unavailable: an action may have been done.
+func Unavailable(r *http.Request) error {
+	if r.Method == http.MethodGet {
+		return errors.New("Redis does not answer; try again")
+	}
+	return errors.New("Redis does not answer; check whether the change was made, then try again")
+}
+
 // answering responds with the body or the error that answer returns.
 func answering(answer func(r *http.Request) (body any, err error)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if body, err := answer(r); err != nil {
-			failWith(w, err)
+			failWith(w, r, err)
 		} else {
 			reply(w, http.StatusOK, body)
 		}
 	})
 }
 
-// failWith responds with a problem. Any other error is reported as Redis being unavailable, with nothing changed.
-func failWith(w http.ResponseWriter, err error) {
-	if p, ok := errors.AsType[problem](err); ok {
-		fail(w, p.status, p.error)
-		return
+// failWith responds with an error, or that Redis is unavailable.
+func failWith(w http.ResponseWriter, r *http.Request, err error) {
+	status := StatusOf(err)
+	if status == http.StatusServiceUnavailable {
+		w.Header().Set("Retry-After", retryAfter)
 	}
-	w.Header().Set("Retry-After", retryAfter)
-	fail(w, http.StatusServiceUnavailable, errors.New("Redis does not answer; try again"))
+	p, isProblem := errors.AsType[problem](err)
+	switch {
+	case isProblem:
+		err = p.error
+	case status == http.StatusServiceUnavailable:
+		err = Unavailable(r)
+	}
+	fail(w, status, err)
 }
 
 func reply(w http.ResponseWriter, status int, body any) {

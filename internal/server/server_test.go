@@ -79,6 +79,21 @@ func do(t *testing.T, method, url, body string, header http.Header) (status int,
 	return resp.StatusCode, string(got)
 }
 
+// asker returns a function that sends requests with the token to a server, and checks its responses.
+func asker(t *testing.T, cfg server.Config) func(method, path, want string, status int) {
+	cfg.Token, cfg.Metrics = fixed("t0ken"), http.NotFoundHandler()
+	handler := documented(t, cfg)
+	return func(method, path, want string, status int) {
+		t.Helper()
+		r := httptest.NewRequest(method, path, nil)
+		r.Header = auth.Clone()
+		w := httptest.NewRecorder()
+		if handler.ServeHTTP(w, r); w.Code != status || !strings.Contains(w.Body.String(), want) {
+			t.Errorf("%s %s: %d %s, want %d %s", method, path, w.Code, w.Body, status, want)
+		}
+	}
+}
+
 const plain = `{"repo":"acme/widgets","url":"https://example.com/acme/widgets.git"}`
 
 func TestAcceptedChangeIsInStream(t *testing.T) {
@@ -111,6 +126,7 @@ func TestInvalidChangesAreRefused(t *testing.T) {
 		"a path with dots":         {"POST", "/api/v1/changes", `{"repo":"acme/..","url":"https://example.com/a/b"}`, auth, http.StatusBadRequest},
 		"a body that is too long":  {"POST", "/api/v1/changes", strings.Repeat(" ", 2<<20), auth, http.StatusRequestEntityTooLarge},
 		"another method":           {"GET", "/api/v1/changes", "", auth, http.StatusMethodNotAllowed},
+		"a profile":                {"GET", "/debug/pprof/heap", "", auth, http.StatusNotFound}, // on the admin listener only
 		"another site's page":      {"POST", "/api/v1/changes", plain, http.Header{"Authorization": {"Bearer t0ken"}, "Origin": {"https://evil.example"}, "Sec-Fetch-Site": {"cross-site"}}, http.StatusForbidden},
 	} {
 		t.Run(name, func(t *testing.T) {

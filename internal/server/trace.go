@@ -23,11 +23,8 @@ func traced(cfg Config, next http.Handler) http.Handler {
 	if cfg.Tracer == nil {
 		return next
 	}
-	if cfg.Propagator == nil {
-		cfg.Propagator = propagation.TraceContext{}
-	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		ctx := cfg.Propagator.Extract(r.Context(), propagation.HeaderCarrier(r.Header))
+		ctx := propagation.TraceContext{}.Extract(r.Context(), propagation.HeaderCarrier(r.Header))
 		ctx, span := cfg.Tracer.Start(ctx, r.Pattern, spanOptions(r)...)
 		defer span.End()
 		answer := &statusWriter{ResponseWriter: w, status: http.StatusOK}

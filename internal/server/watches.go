@@ -43,7 +43,7 @@ func putWatch(watches *operate.Watches) http.Handler {
 		}
 		registry, err := watches.In(put.Repo)
 		if err != nil {
-			failWith(w, err)
+			failWith(w, r, err)
 			return
 		}
 		set, err := registry.Of(r.Context(), put.Repo)
@@ -51,7 +51,7 @@ func putWatch(watches *operate.Watches) http.Handler {
 			_, err = registry.Put(r.Context(), put)
 		}
 		if err != nil {
-			failWith(w, watchProblem(err))
+			failWith(w, r, watchProblem(err))
 			return
 		}
 		status := http.StatusCreated
@@ -109,7 +109,7 @@ func removeWatch(watches *operate.Watches) http.Handler {
 
 func watchProblem(err error) error {
 	switch class := events.ClassOf(err); {
-	case errors.Is(err, watch.ErrBadAfter), events.DispositionOf(err) == events.Malformed:
+	case events.DispositionOf(err) == events.Malformed:
 		return badRequest(err)
 	case class == events.ClassConflict:
 		return problem{err, http.StatusConflict}

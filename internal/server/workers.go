@@ -1,10 +1,8 @@
 package server
 
 import (
-	"errors"
 	"net/http"
 
-	"lockstep/internal/cells"
 	"lockstep/internal/operate"
 )
 
@@ -20,21 +18,6 @@ func listWorkers(workers *operate.Workers) http.Handler {
 
 func removeWorker(workers *operate.Workers) http.Handler {
 	return answering(func(r *http.Request) (any, error) {
-		worker, err := workers.Remove(r.Context(), r.URL.Query().Get("cell"), r.PathValue("name"))
-		if status := WorkerStatus(err); err != nil && status != http.StatusServiceUnavailable {
-			return nil, problem{err, status}
-		}
-		return worker, err
+		return workers.Remove(r.Context(), r.URL.Query().Get("cell"), r.PathValue("name"))
 	})
-}
-
-// WorkerStatus returns the HTTP status for an error about a worker.
-func WorkerStatus(err error) int {
-	switch {
-	case errors.Is(err, operate.ErrNoWorker), errors.Is(err, cells.ErrNoCell):
-		return http.StatusNotFound
-	case errors.Is(err, operate.ErrWorkerStays):
-		return http.StatusConflict
-	}
-	return http.StatusServiceUnavailable
 }

@@ -118,13 +118,7 @@ func (s *Service) readStreams(ctx context.Context, client redis.UniversalClient,
 		s.Unread, s.Pending, s.Workers = g.Lag, g.Pending, g.Live
 		s.Due, s.Late, s.OldestMS = g.Due, g.Late, g.Oldest.Milliseconds()
 	}
-	s.Groups = []groupStatus{}
-	for _, one := range []stream.Statistics{changes, results} {
-		for _, g := range one.Groups {
-			s.Groups = append(s.Groups, groupStatus{one.Stream, g.Name, g.Lag, g.Pending, g.Late, g.Consumers, g.Live,
-				g.Oldest.Milliseconds(), g.OldestEntry})
-		}
-	}
+	s.Groups = operate.GroupsOf(changes, results)
 	return nil
 }
 
@@ -319,12 +313,8 @@ func (s *Service) judge() {
 	facts := operate.Facts{
 		Watched: s.Watched, Workers: s.Workers, Dead: s.Dead, Hosts: s.Hosts, Boxes: s.FailingBoxes, Apps: s.FailingApps,
 		Lost:    s.Lost,
-		Failing: s.Repos.judged, More: s.Repos.more, Unasked: s.unasked,
+		Failing: s.Repos.judged, More: s.Repos.more, Unasked: s.unasked, Groups: s.Groups,
 		Full: s.Volume != nil && operate.NearlyFull(s.Volume.Free, s.Volume.Size),
-	}
-	for _, g := range s.Groups {
-		wait := time.Duration(g.OldestMS) * time.Millisecond
-		facts.Groups = append(facts.Groups, operate.GroupWait{Group: g.Group, Entry: g.Oldest, Wait: wait})
 	}
 	s.Verdict = facts.Verdict()
 }

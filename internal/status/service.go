@@ -33,7 +33,7 @@ type Service struct {
 	OldestMS int64 `json:"oldest_unsettled_ms"` // age of the oldest unsettled change
 
 	Settled       rate             `json:"settled"`
-	Groups        []groupStatus    `json:"groups"`
+	Groups        []operate.Group  `json:"groups"`
 	Activities    []state.Activity `json:"activities"` // work in progress for half a second or more
 	Leases        leaseStatus      `json:"leases"`
 	Repos         failureStatus    `json:"repositories"`
@@ -58,18 +58,6 @@ type rate struct {
 	PerSecond float64 `json:"per_second"`
 	Results   int64   `json:"results"`
 	OverMS    int64   `json:"over_ms"`
-}
-
-type groupStatus struct {
-	Stream    string `json:"stream"`
-	Group     string `json:"group"`
-	Lag       int64  `json:"lag"` // -1 if unknown
-	Pending   int64  `json:"pending"`
-	Late      int64  `json:"late"`
-	Consumers int    `json:"consumers"`
-	Live      int    `json:"live"` // consumers with a heartbeat or read within stream.LiveFor
-	OldestMS  int64  `json:"oldest_unsettled_ms"`
-	Oldest    string `json:"oldest_unsettled,omitempty"` // its entry
 }
 
 // leaseStatus describes the held leases or, if there are too many keys to search, only those of activities.

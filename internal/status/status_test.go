@@ -77,7 +77,7 @@ func TestTableFitsScreen(t *testing.T) {
 	s := Service{
 		Redis: "redis://redis.example.com:6379", Prefix: "lockstep:{0}:", Changes: 1204, Unread: 3, Pending: 12, Due: 12, Late: 1, Workers: 4, Results: 5000, Dead: 3, OldestMS: 8200,
 		Settled: rate{PerSecond: 12.3, Results: 100, OverMS: 8100},
-		Groups: []groupStatus{
+		Groups: []operate.Group{
 			{Stream: "lockstep:{0}:changes", Group: "workers", Lag: 3, Pending: 12, Late: 1, Consumers: 4, Live: 4, OldestMS: 8200},
 			{Stream: "lockstep:{0}:results", Group: "indexer", Lag: -1, Pending: 2, Consumers: 1, OldestMS: 1200},
 			{Stream: "lockstep:{0}:results", Group: "notify", Consumers: 1},

@@ -119,7 +119,7 @@ func (s Service) dead() string {
 }
 
 func (s Service) groupRows(w io.Writer) {
-	section(w, "GROUP\tSTREAM\tLAG\tPENDING\tLATE\tOLDEST\tCONSUMERS", s.Groups, func(g groupStatus) string {
+	section(w, "GROUP\tSTREAM\tLAG\tPENDING\tLATE\tOLDEST\tCONSUMERS", s.Groups, func(g operate.Group) string {
 		consumers := g.Consumers
 		if g.Group == events.WorkersGroup { // others may be idle: a plain XREADGROUP sends no heartbeat while it waits
 			consumers = g.Live
@@ -127,7 +127,7 @@ func (s Service) groupRows(w io.Writer) {
 		return fmt.Sprintf("%s\t%s\t%s\t%d\t%d\t%s\t%d", g.Group, strings.TrimPrefix(g.Stream, s.Prefix),
 			orUnknown(g.Lag), g.Pending, g.Late, duration(time.Duration(g.OldestMS)*time.Millisecond), consumers)
 	})
-	if slices.ContainsFunc(s.Groups, func(g groupStatus) bool { return g.Lag < 0 }) {
+	if slices.ContainsFunc(s.Groups, func(g operate.Group) bool { return g.Lag < 0 }) {
 		fmt.Fprintln(w, "lag unknown: Redis does not count unread after deletions, or before 7.0")
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"lockstep/internal/feed"
+	"lockstep/internal/operate"
 	"lockstep/internal/term"
 )
 
@@ -51,10 +52,16 @@ func TestDuration(t *testing.T) {
 	}
 }
 
+func TestLinesHaveNoControlCharacters(t *testing.T) {
+	if got := OneLine("synced", "\x1b[2J\x1b]0;owned\a\u009b31mred\r\b\x7f"); strings.ContainsAny(got, "\x1b\a\r\b\x7f\u009b") {
+		t.Errorf("%q", got)
+	}
+}
+
 func TestUnknownLagSaysWhy(t *testing.T) {
 	for lag, want := range map[int64]bool{-1: true, 7: false} {
 		var text strings.Builder
-		Service{Unread: lag, Groups: []groupStatus{{Group: "a"}, {Group: "b", Lag: lag}}}.Table(&text)
+		Service{Unread: lag, Groups: []operate.Group{{Group: "a"}, {Group: "b", Lag: lag}}}.Table(&text)
 		if got := strings.Contains(text.String(), "lag unknown: Redis does not count"); got != want || strings.Contains(text.String(), "some unread") != want {
 			t.Errorf("lag %d:\n%s", lag, &text)
 		}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"lockstep/internal/cache"
 	"lockstep/internal/hosts"
 )
 
@@ -69,16 +70,18 @@ func labelable(host string) bool { return len(host) <= maxHostName && utf8.Valid
 // process exports the same values, so aggregate them with max, not sum. It is safe for concurrent use.
 type Hosts struct {
 	reader hosts.Reader
-	cache  cache[[]hosts.Host]
+	cache  cache.Cache[[]hosts.Host]
 }
 
 // NewHosts returns Hosts that read with reader.
-func NewHosts(reader hosts.Reader) *Hosts { return &Hosts{reader: reader} }
+func NewHosts(reader hosts.Reader) *Hosts {
+	return &Hosts{reader: reader, cache: cache.Cache[[]hosts.Host]{TTL: sharedTTL, Timeout: readTimeout}}
+}
 
 // List returns the hosts and credentials used within a day, cached for 5 s. It ignores cancellation of ctx
 // and times out after 2 s.
 func (h *Hosts) List(ctx context.Context) ([]hosts.Host, error) {
-	return h.cache.get(ctx, sharedTTL, h.reader.List)
+	return h.cache.Get(ctx, h.reader.List)
 }
 
 var (

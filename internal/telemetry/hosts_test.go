@@ -113,13 +113,3 @@ func TestHostGaugesAreCachedAndBounded(t *testing.T) {
 		t.Errorf("%d more round trips, want cached limits", n-first)
 	}
 }
-
-func TestHostsWithoutRedis(t *testing.T) {
-	server := redistest.Start(t)
-	m := telemetry.New()
-	m.ExportHosts(telemetry.NewHosts(hosts.Reader{Redis: server.Client(), Prefix: string(events.DefaultNamespace)}))
-	server.Stop()
-	if strings.Contains(scrape(t, m), "lockstep_host_") {
-		t.Error("gauges of hosts are exported")
-	}
-}

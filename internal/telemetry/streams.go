@@ -2,12 +2,14 @@ package telemetry
 
 import (
 	"context"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/redis/go-redis/v9"
 
 	"lockstep/events"
 	"lockstep/events/stream"
+	"lockstep/internal/cache"
 )
 
 // Streams reads the statistics of a deployment's streams on demand, caches them, and exports them as metrics. Every
@@ -18,17 +20,23 @@ type Streams struct {
 	redis  redis.UniversalClient
 	prefix string
 	topics []string
-	cache  cache[[]stream.Statistics]
+	cache  cache.Cache[[]stream.Statistics]
 }
+
+const (
+	sharedTTL   = 5 * time.Second // of state that all processes share in Redis
+	readTimeout = 2 * time.Second
+)
 
 // NewStreams returns Streams for the topics, whose groups store due times under prefix.
 func NewStreams(client redis.UniversalClient, prefix string, topics ...string) *Streams {
-	return &Streams{redis: client, prefix: prefix, topics: topics}
+	return &Streams{redis: client, prefix: prefix, topics: topics,
+		cache: cache.Cache[[]stream.Statistics]{TTL: sharedTTL, Timeout: readTimeout}}
 }
 
 // Read returns the statistics of each topic, cached for 5 s. It ignores cancellation of ctx and times out after 2 s.
 func (s *Streams) Read(ctx context.Context) ([]stream.Statistics, error) {
-	return s.cache.get(ctx, sharedTTL, func(ctx context.Context) ([]stream.Statistics, error) {
+	return s.cache.Get(ctx, func(ctx context.Context) ([]stream.Statistics, error) {
 		all := make([]stream.Statistics, 0, len(s.topics))
 		for _, topic := range s.topics {
 			one, err := stream.Stats(ctx, s.redis, s.prefix, topic)

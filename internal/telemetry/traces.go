@@ -7,10 +7,14 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net/url"
 	"os"
+	"regexp"
 	"strings"
+	"sync"
 	"time"
 
+	"github.com/go-logr/logr"
 	"github.com/google/uuid"
 	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/codes"
@@ -31,13 +35,12 @@ const flushTimeout = 2 * time.Second
 type TracesConfig struct {
 	Version string       // version of the program
 	Console io.Writer    // writer for OTEL_TRACES_EXPORTER=console; defaults to os.Stderr
-	Log     *slog.Logger // logs when sending starts to fail and when it recovers; defaults to slog.Default
+	Log     *slog.Logger // logs errors of the SDK, at most one per minute; defaults to slog.Default
 }
 
 // Traces exports spans as configured by the OTEL_* environment variables. All methods of a nil *Traces are no-ops.
 type Traces struct {
 	provider *sdktrace.TracerProvider
-	exporter *exporter
 	flush    time.Duration // flushTimeout, shorter in tests
 }
 
@@ -56,18 +59,14 @@ func OpenTraces(ctx context.Context, cfg TracesConfig) *Traces {
 	if kind == "" {
 		return nil
 	}
-	if _, err := propagatorOf(os.Getenv("OTEL_PROPAGATORS")); err != nil {
-		cfg.Log.WarnContext(ctx, "invalid tracing variable", "error", err)
-	}
-	sdk := &sdkLog{log: cfg.Log}
+	sdk := &sdkErrors{log: cfg.Log}
 	otel.SetErrorHandler(sdk)
-	otel.SetLogger(sdk.logger())
-	next, err := newExporter(ctx, kind, cfg.Console)
+	otel.SetLogger(logr.Discard()) // its messages may quote a header with a token
+	exporter, err := newExporter(ctx, kind, cfg.Console)
 	if err != nil {
 		cfg.Log.WarnContext(ctx, "tracing disabled", "error", redact(err))
 		return nil
 	}
-	exporter := newReportingExporter(next, cfg.Log)
 	attributes, err := resource.New(ctx,
 		resource.WithAttributes(semconv.ServiceName("lockstep"), semconv.ServiceVersion(cfg.Version),
 			semconv.ServiceInstanceID(uuid.NewString())),
@@ -77,7 +76,6 @@ func OpenTraces(ctx context.Context, cfg TracesConfig) *Traces {
 		sdk.Handle(fmt.Errorf("resource: %w", err))
 	}
 	return &Traces{
-		exporter: exporter,
 		provider: sdktrace.NewTracerProvider(sdktrace.WithResource(attributes), sdktrace.WithBatcher(exporter)),
 		flush:    flushTimeout,
 	}
@@ -98,8 +96,7 @@ func (t *Traces) Close() {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), t.flush)
 	defer cancel()
-	_ = t.provider.Shutdown(ctx) // the exporter has logged the error
-	t.exporter.abort()
+	_ = t.provider.Shutdown(ctx) // spans that cannot be sent are dropped
 }
 
 // Begin starts the span of a one-shot command. Its parent is the span in the environment variable TRACEPARENT, if set,
@@ -108,7 +105,7 @@ func (t *Traces) Begin(ctx context.Context, name string) (_ context.Context, end
 	if t == nil {
 		return ctx, func(error) {}
 	}
-	ctx = t.Propagator().Extract(ctx, propagation.MapCarrier{
+	ctx = propagation.TraceContext{}.Extract(ctx, propagation.MapCarrier{
 		"traceparent": os.Getenv("TRACEPARENT"), "tracestate": os.Getenv("TRACESTATE"),
 	})
 	ctx, span := t.Tracer("cli").Start(ctx, name)
@@ -154,6 +151,40 @@ func newExporter(ctx context.Context, kind string, console io.Writer) (sdktrace.
 		return otlptracegrpc.New(ctx)
 	}
 	return nil, errors.New("OTEL_EXPORTER_OTLP_PROTOCOL: want http/protobuf, http/json or grpc")
+}
+
+var urlPattern = regexp.MustCompile(`[a-z]+://\S+`)
+
+// redact returns an error's text as one line of limited length, without URLs, which may contain a password.
+func redact(err error) string {
+	if e, ok := errors.AsType[*url.Error](err); ok {
+		err = e.Err
+	}
+	text := urlPattern.ReplaceAllString(strings.Join(strings.Fields(err.Error()), " "), "(a URL)")
+	if len(text) > 300 {
+		text = text[:300] + "…"
+	}
+	return strings.ToValidUTF8(text, "�")
+}
+
+const sdkErrorInterval = time.Minute // minimum time between two logged errors of the SDK
+
+// sdkErrors logs the OpenTelemetry SDK's errors, such as spans that cannot be sent, at most one per sdkErrorInterval.
+type sdkErrors struct {
+	log *slog.Logger
+
+	mu   sync.Mutex
+	last time.Time
+}
+
+// Handle implements [otel.ErrorHandler].
+func (l *sdkErrors) Handle(err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.last.IsZero() || time.Since(l.last) >= sdkErrorInterval {
+		l.last = time.Now()
+		l.log.Warn("traces are lost or incomplete", "error", redact(err))
+	}
 }
 
 // LogHandler returns a handler that adds trace_id and span_id to records logged with the context of a span, sampled or

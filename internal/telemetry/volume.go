@@ -5,7 +5,11 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"lockstep/internal/cache"
 )
+
+const volumeTTL = 15 * time.Second // of a volume's figures: scrapes must not load a network file system
 
 // VolumeFigures are the size and usage of a volume.
 type VolumeFigures struct {
@@ -56,9 +60,9 @@ func (f VolumeFigures) collect(gauge gauge) {
 // Volume exports a volume's figures until stop is called. Only one may be registered at a time. Every process
 // with the volume exports the same values, so aggregate them with max, not sum.
 func (m *Metrics) Volume(read func() (VolumeFigures, error)) (stop func()) {
-	var figures cache[VolumeFigures]
+	figures := cache.Cache[VolumeFigures]{TTL: volumeTTL, Timeout: readTimeout}
 	collect := func(gauge gauge) {
-		f, err := figures.get(context.Background(), volumeTTL, func(context.Context) (VolumeFigures, error) { return read() })
+		f, err := figures.Get(context.Background(), func(context.Context) (VolumeFigures, error) { return read() })
 		if err != nil {
 			gauge(volumeUp, 0)
 			return

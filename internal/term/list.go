@@ -53,11 +53,11 @@ func (l List[T]) Table(w io.Writer, rows []T, wide bool, now time.Time) {
 	}
 }
 
-// ShowList prints a list in the form of out: data as a document, the names of the rows, or a table.
-func ShowList[T any](std Streams, out *Output, data any, rows []T, list List[T]) error {
+// ShowList prints a list in the form of out: the rows as a document, their names, or a table.
+func ShowList[T any](std Streams, out *Output, rows []T, list List[T]) error {
 	switch {
 	case out.isDocument():
-		return out.Document(std.Stdout, data)
+		return out.Document(std.Stdout, rows)
 	case len(rows) == 0:
 		if list.Empty == "" || out.Form == formName {
 			return nil
@@ -78,5 +78,5 @@ func ShowList[T any](std Streams, out *Output, data any, rows []T, list List[T])
 		}
 		return nil
 	}
-	return out.Show(std, data, func(w io.Writer) { list.Table(w, rows, out.Form == formWide, time.Now()) })
+	return out.Show(std, rows, func(w io.Writer) { list.Table(w, rows, out.Form == formWide, time.Now()) })
 }

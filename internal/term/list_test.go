@@ -37,9 +37,9 @@ func TestListForms(t *testing.T) {
 			t.Errorf("wide %v:\n%s\nwant\n%s", wide, got, want)
 		}
 	}
-	for form, want := range map[string]string{formName: "cat\ndog [2J\n", formJSON: "[1]\n", FormYAML: "- 1\n"} {
+	for form, want := range map[string]string{formName: "cat\ndog [2J\n", formJSON: "[{},{},{}]\n", FormYAML: "- {}\n- {}\n- {}\n"} {
 		var stdout, stderr bytes.Buffer
-		if err := ShowList(Streams{Stdout: &stdout, Stderr: &stderr}, &Output{Form: form}, []int{1}, rows, animals); err != nil || stdout.String() != want || stderr.Len() > 0 {
+		if err := ShowList(Streams{Stdout: &stdout, Stderr: &stderr}, &Output{Form: form}, rows, animals); err != nil || stdout.String() != want || stderr.Len() > 0 {
 			t.Errorf("%s: %q, %q, %v, want %q", form, stdout.String(), stderr.String(), err, want)
 		}
 	}
@@ -50,7 +50,7 @@ func TestEmptyListSaysWhatToDoOnStandardError(t *testing.T) {
 		"": {"", "lockstep: there are no animals; add one\n"}, formWide: {"", "lockstep: there are no animals; add one\n"}, formName: {"", ""}, formJSON: {"[]\n", ""},
 	} {
 		var stdout, stderr bytes.Buffer
-		err := ShowList(Streams{Stdout: &stdout, Stderr: &stderr}, &Output{Form: form}, []int{}, nil, animals)
+		err := ShowList(Streams{Stdout: &stdout, Stderr: &stderr}, &Output{Form: form}, []animal{}, animals)
 		if err != nil || stdout.String() != want[0] || stderr.String() != want[1] {
 			t.Errorf("%q: %q, %q, %v, want %q", form, stdout.String(), stderr.String(), err, want)
 		}

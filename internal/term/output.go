@@ -7,6 +7,7 @@ import (
 	"io"
 	"slices"
 	"strings"
+	"time"
 	"unicode"
 
 	"github.com/spf13/cobra"
@@ -83,6 +84,12 @@ func (o *Output) String() string {
 
 // Type is part of [pflag.Value].
 func (o *Output) Type() string { return "form" }
+
+// Table is data that prints as a table.
+type Table interface{ Table(w io.Writer) }
+
+// Forever is the timeout of commands that run until interrupted.
+const Forever = 100 * 365 * 24 * time.Hour
 
 // IsTable reports whether the output is a table, not JSON.
 func (o *Output) IsTable() bool { return !o.isDocument() && o.Form != formName }

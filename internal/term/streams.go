@@ -2,9 +2,6 @@ package term
 
 import (
 	"io"
-	"os"
-
-	"golang.org/x/term"
 
 	"lockstep/internal/config"
 )
@@ -17,9 +14,3 @@ type Streams struct {
 
 // Variable returns an environment variable, "" if unset.
 func (s Streams) Variable(name string) string { return config.Variable(s.Environ, name) }
-
-// isTerminal reports whether a stream is a terminal.
-func isTerminal(stream any) bool {
-	file, ok := stream.(*os.File)
-	return ok && term.IsTerminal(int(file.Fd()))
-}
