@@ -45,7 +45,7 @@ var initTemplates = template.Must(template.New("").Funcs(template.FuncMap{
 type setup struct {
 	Redis, Listen, Forge, NotifyURL, App, Service, Dir string
 
-	url    string      // of the receiver, as the forge reaches it
+	url    string    // of the receiver, as the forge reaches it
 	before *existing // that is added to; nil for a new one
 
 	Binary, User    string // for the unit
