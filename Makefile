@@ -38,7 +38,7 @@ test-race: ## Run the tests of all that runs concurrently in their long form, in
 test-large: ## Run the long forms of the rest, and the tests that the race detector makes too slow or too large, or fails
 	LOCKSTEP_TEST=all go test $$(go list ./... | grep -E "^$$(go list -m)/($(WITHOUT_RACE))(/|\$$)") $(TESTFLAGS)
 	LOCKSTEP_TEST=all go test ./internal/cli -run 'Demo|CommandsInDocuments|PublishAndWait|OtherFileSystems' $(TESTFLAGS)
-	LOCKSTEP_TEST=all go test ./internal/volume -run 'TooLargeCommit|LFSObjects|AllLinks|ServerOfGitLFS|OfASync|NotRetried|OfSubmodules|InSubmodules|NestedSubmodules|ManySubmodules|RandomSubmodules|LimitOfLinks|LargePacks|ManyViews|ManyPushes|LargePushes|PushCosts|ManyLinks|DamageIsFound|TreesOfMany' $(TESTFLAGS)
+	LOCKSTEP_TEST=all go test ./internal/volume -run 'TooLargeCommit|LFSObjects|AllLinks|ServerOfGitLFS|OfASync|CopiesAreCounted|NotRetried|OfSubmodules|InSubmodules|NestedSubmodules|ManySubmodules|RandomSubmodules|LimitOfLinks|LargePacks|ManyViews|ManyPushes|LargePushes|PushCosts|ManyLinks|DamageIsFound|TreesOfMany' $(TESTFLAGS)
 	LOCKSTEP_TEST=all go test ./events/stream ./handlers ./internal/git/serve ./internal/git/wire -run 'Conformance|TrimKeepsUnsettled|HugeEntries|HugeSiblings|LargeLetters|LargeDeadLetters|ManyKeysAreUnparked|ViewTreesAgainstOracle|ManyLines|HugeRequests|PackSize|RandomHistories' $(TESTFLAGS)
 	LOCKSTEP_TEST=all go test ./internal/e2e -skip '$(E2E_RACE)' $(TESTFLAGS)
 	GIT_DEFAULT_HASH=sha256 go test ./internal/git/object ./internal/git/checkout ./internal/git/submodule ./internal/git/wire ./tree $(TESTFLAGS)

@@ -139,7 +139,7 @@ func (c *viewComparison) subtrees(ctx context.Context) (map[string]string, error
 		return nil, redisError(err)
 	}
 	c.stored = map[string]string{}
-	for name := range c.set.Map() {
+	for name := range c.set.All() {
 		if subtree, ok := all[prefix+name]; ok && c.given != "" {
 			c.stored[name] = subtree
 		}

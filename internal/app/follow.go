@@ -103,7 +103,7 @@ func runFollower(ctx context.Context, cfg Config) error {
 		},
 		Purge: func(ctx context.Context, repo events.RepoPath) error {
 			return WithLease(ctx, vol, locker, repo, "purge", locking.WaitInLine, func(ctx context.Context, fence uint64) error {
-				return vol.Purge(ctx, repo, fence)
+				return vol.Purge(ctx, repo, fence, "")
 			})
 		},
 		Select: cfg.follow.Repos, Depth: cfg.follow.Depth, Credential: credentialReader, SyncAll: cfg.Has(config.RoleReader),

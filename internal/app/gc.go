@@ -103,7 +103,7 @@ func (g gc) visit(ctx context.Context, repo events.RepoPath, totals *gcTotals) e
 		totals.Add(g.volume.Usage(repo))
 		return nil
 	}
-	result, err := Collect(ctx, g.volume, g.locker, repo, locking.Skip, false)
+	result, err := Collect(ctx, g.volume, g.locker, repo, CollectOptions{IfHeld: locking.Skip})
 	if err != nil {
 		totals.Add(g.volume.Usage(repo))
 		if errors.Is(err, locking.ErrHeld) {

@@ -407,7 +407,7 @@ func TestRedirectIsKeptUntilTheOldPathIsGone(t *testing.T) {
 		t.Fatalf("%d forgotten while the old names are there, or not moved", n)
 	}
 	proctest.Eventually(t, func() bool { // the names, the trees, the rest
-		proctest.Must(Collect(t.Context(), w.gc.volume, w.gc.locker, was, locking.WaitInLine, false))(t)
+		proctest.Must(Collect(t.Context(), w.gc.volume, w.gc.locker, was, CollectOptions{}))(t)
 		return proctest.Must(w.gc.volume.IsGone(was))(t)
 	}, "the old path is gone from the volume")
 	if n := w.forget(); n != 1 || moved() {

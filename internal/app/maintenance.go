@@ -8,12 +8,18 @@ import (
 	"lockstep/locking"
 )
 
-// Collect garbage-collects and measures one repository under its lease; full is as in [volume.GCRequest]. locker may be
-// nil, see [WithLease].
-func Collect(ctx context.Context, vol *volume.Volume, locker *locking.Locker, repo events.RepoPath,
-	ifHeld locking.Policy, full bool) (result volume.GCResult, err error) {
-	err = WithLease(ctx, vol, locker, repo, "gc", ifHeld, func(ctx context.Context, fence uint64) error {
-		result, err = vol.GC(ctx, volume.GCRequest{Repo: repo, Fence: fence, Full: full})
+// CollectOptions configures [Collect].
+type CollectOptions struct {
+	IfHeld locking.Policy
+	Full   bool // see [volume.GCRequest]
+}
+
+// Collect garbage-collects and measures one repository under its lease. locker may be nil, see [WithLease].
+func Collect(
+	ctx context.Context, vol *volume.Volume, locker *locking.Locker, repo events.RepoPath, opts CollectOptions,
+) (result volume.GCResult, err error) {
+	err = WithLease(ctx, vol, locker, repo, "gc", opts.IfHeld, func(ctx context.Context, fence uint64) error {
+		result, err = vol.GC(ctx, volume.GCRequest{Repo: repo, Fence: fence, Full: opts.Full})
 		return err
 	})
 	return result, err

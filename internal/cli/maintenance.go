@@ -135,6 +135,15 @@ func (m maintainer) each(
 	current.Store("looking for repositories, none found yet")
 	stop := every(progressEvery, func(context.Context) { fmt.Fprintln(m.stderr, current.Load()) })
 	defer stop()
+	done := 0
+	visit := func(repo events.RepoPath, err error) bool {
+		current.Store(fmt.Sprintf("%d repositories done, %d of them failed; now %s, since %s", done, failed, repo,
+			time.Now().Format(time.TimeOnly)))
+		if done++; fn(repo, err) != nil {
+			failed++
+		}
+		return ctx.Err() == nil
+	}
 	all := m.volume.Repos()
 	if len(repos) > 0 {
 		all = func(yield func(events.RepoPath, error) bool) {
@@ -145,14 +154,8 @@ func (m maintainer) each(
 			}
 		}
 	}
-	done := 0
 	for repo, err := range all {
-		current.Store(fmt.Sprintf("%d repositories done, %d of them failed; now %s, since %s", done, failed, repo,
-			time.Now().Format(time.TimeOnly)))
-		if done++; fn(repo, err) != nil {
-			failed++
-		}
-		if ctx.Err() != nil {
+		if !visit(repo, err) {
 			break
 		}
 	}

@@ -49,10 +49,9 @@ func newReposGCCommand(std term.Streams) *cobra.Command {
 	return newMaintenanceCommand(std, &cobra.Command{
 		Use:   "gc [owner/name…]",
 		Short: "Free disk space of repositories and measure them",
-		Long: "Drop trees past their grace period, leftovers of crashed workers and unneeded LFS objects, and measure\n" +
+		Long: "Drop trees past their grace period, leftovers of crashed workers and unneeded objects, and measure\n" +
 			"the rest: now instead of at the next sync or by the service, every two tree-grace. Published trees,\n" +
-			"pinned trees and adopted clones are kept. If a store has many unneeded objects, the next sync fetches\n" +
-			"everything again and replaces it. Progress is on standard error, every 10 s.",
+			"pinned trees and adopted clones are kept. Progress is on standard error, every 10 s.",
 		Example: "  lockstep repos gc acme/widgets --root /srv/repos --redis redis://127.0.0.1:6379\n" +
 			"  lockstep repos gc --all --offline --root /srv/repos",
 	}, func() string { return "could not be collected" }, func(
@@ -70,7 +69,7 @@ func (m maintainer) collectAll(ctx context.Context, repos []events.RepoPath) (li
 	failed = m.each(ctx, repos, func(repo events.RepoPath, err error) error {
 		var result volume.GCResult
 		if err == nil {
-			result, err = app.Collect(ctx, m.volume, m.locker, repo, locking.WaitInLine, true)
+			result, err = app.Collect(ctx, m.volume, m.locker, repo, app.CollectOptions{IfHeld: locking.WaitInLine, Full: true})
 		}
 		total.Add(result.Usage)
 		list = append(list, collected{

@@ -82,7 +82,7 @@ func (m maintainer) purge(
 	withLease := func(fn func(ctx context.Context, fence uint64) error) error {
 		return app.WithLease(ctx, m.volume, m.locker, repo, "purge", locking.WaitInLine, fn)
 	}
-	err = withLease(func(ctx context.Context, fence uint64) error { return m.volume.Purge(ctx, repo, fence) })
+	err = withLease(func(ctx context.Context, fence uint64) error { return m.volume.Purge(ctx, repo, fence, commit) })
 	if err != nil && !(opts.drop && events.ClassOf(err) == events.ClassNotFound) { // apps and followers may still have it
 		return nil, err
 	}

@@ -261,16 +261,25 @@ func TestWorkspaceUnderNohup(t *testing.T) {
 	}
 }
 
-// Git sets such variables for hooks. Nor does the command get secrets of Lockstep.
+func TestWorkspaceHasNoSecretsOfLockstep(t *testing.T) {
+	t.Parallel()
+	_, env := newWorkspaces(t, "1")
+	env = append(env, "LOCKSTEP_API_TOKEN=s3cret-of-the-api", "LOCKSTEP_REDIS=redis://:s3cret@localhost", "LOCKSTEP_PROXY=http://u:s3cret@localhost", "LOCKSTEP_CREDENTIAL_FORGE_PASSWORD=s3cret", "LOCKSTEP_HOOK_FORGE_SECRET=s3cret", "KEPT=kept")
+	for _, kind := range bothKinds {
+		if got := inWorkspace(t, env, `env | grep -e s3cret -e KEPT; tr '\0' '\n' </proc/$$/environ | grep s3cret || :`, "--kind", kind); got != "KEPT=kept" {
+			t.Errorf("%s: the command gets %s", kind, got)
+		}
+	}
+}
+
+// Git sets such variables for hooks.
 func TestWorkspaceIsTheRepositoryOfItsCommand(t *testing.T) {
 	t.Parallel()
 	_, env := newWorkspaces(t, "1")
 	elsewhere := t.TempDir()
-	env = append(env, "GIT_DIR="+elsewhere, "GIT_WORK_TREE="+elsewhere, "GIT_INDEX_FILE="+filepath.Join(elsewhere, "index"), "GIT_OBJECT_DIRECTORY="+elsewhere,
-		"LOCKSTEP_API_TOKEN=s3cret-of-the-api", "LOCKSTEP_REDIS=redis://:s3cret@localhost", "KEPT=kept")
+	env = append(env, "GIT_DIR="+elsewhere, "GIT_WORK_TREE="+elsewhere, "GIT_INDEX_FILE="+filepath.Join(elsewhere, "index"), "GIT_OBJECT_DIRECTORY="+elsewhere)
 	for _, kind := range bothKinds {
-		script := `env | grep -e s3cret -e KEPT; tr '\0' '\n' </proc/$$/environ | grep s3cret || :; echo 2 >a; git commit -qam edit; git status -sb`
-		if got := inWorkspace(t, env, script, "--kind", kind); got != "KEPT=kept\n## main...origin/main [ahead 1]" {
+		if got := inWorkspace(t, env, "echo 2 >a; git commit -qam edit; git status -sb", "--kind", kind); got != "## main...origin/main [ahead 1]" {
 			t.Errorf("%s: %s", kind, got)
 		}
 	}

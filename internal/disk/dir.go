@@ -87,6 +87,22 @@ func (d Dir) Remove(name string, folder bool) error {
 	return nil
 }
 
+// Count returns the number of names in the folder. It reads from where the last call on this Dir stopped.
+func (d Dir) Count() (names int, err error) {
+	var buf [8 << 10]byte
+	for {
+		n, err := unix.ReadDirent(d.fd, buf[:])
+		if err != nil {
+			return 0, d.failed("read", "", err)
+		}
+		if n <= 0 {
+			return names, nil
+		}
+		_, found, _ := unix.ParseDirent(buf[:n], -1, nil)
+		names += found
+	}
+}
+
 // Symlink creates a symbolic link, which must not exist.
 func (d Dir) Symlink(target, name string) error {
 	if err := unix.Symlinkat(target, d.fd, name); err != nil {

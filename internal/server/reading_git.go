@@ -138,7 +138,7 @@ func (g gitSource) pin(
 	refs, earlier := wantedOf(visible, before, wants)
 	for _, one := range earlier {
 		opened, err := g.Reader.Open(ctx, visible, one)
-		err = p.add(opened, err)
+		err = p.add(ctx, opened, err)
 		switch {
 		case err == nil:
 			p.Earlier = append(p.Earlier, object.ParseID(one.Commit))
@@ -151,7 +151,7 @@ func (g gitSource) pin(
 	}
 	for _, one := range refs {
 		opened, err := g.Reader.Open(ctx, visible, one)
-		if err := p.add(opened, err); err != nil {
+		if err := p.add(ctx, opened, err); err != nil {
 			p.close()
 			return nil, err
 		}

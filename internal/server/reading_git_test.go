@@ -199,7 +199,7 @@ func TestGitPurged(t *testing.T) {
 	testenv.Must(gitserver.Git(t.Context(), "/", "", "clone", "-q", url, clone))(t)
 	l.fence++
 	repo := testenv.Must(events.ParseRepoPath("acme/widgets"))(t)
-	testenv.Must(0, l.vol.Purge(t.Context(), repo, l.fence))(t)
+	testenv.Must(0, l.vol.Purge(t.Context(), repo, l.fence, ""))(t)
 	opened := testenv.Must(tree.Open(l.vol.Root(), "acme/widgets"))(t)
 	defer opened.Close()
 	l.push("acme/widgets", gitserver.Edit{Write: map[string]string{"key": "none"}, Parent: clean})

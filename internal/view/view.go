@@ -27,6 +27,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"iter"
 	"maps"
 	"regexp"
 	"slices"
@@ -172,6 +173,20 @@ func (s *Set) Len() int {
 		return 0
 	}
 	return len(s.names)
+}
+
+// All iterates over the names of the views, sorted, and their paths, which must not be modified.
+func (s *Set) All() iter.Seq2[string, []string] {
+	return func(yield func(string, []string) bool) {
+		if s == nil {
+			return
+		}
+		for _, name := range s.names {
+			if !yield(name, s.paths[name]) {
+				return
+			}
+		}
+	}
 }
 
 // Has reports whether the set has a view of that name.

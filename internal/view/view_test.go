@@ -176,7 +176,7 @@ func TestManyViewsMatchAsEachAlone(t *testing.T) {
 		changed = changed[:random.IntN(len(changed))]
 		matches := testenv.Must(set.Match(changed))(t)
 		woken := matches.Views()
-		for name, paths := range set.Map() {
+		for name, paths := range set.All() {
 			var want []int32
 			for i, file := range changed {
 				if brute(paths, file) {

@@ -26,7 +26,7 @@ func (f folder) adopted() string { return filepath.Join(f.dir, "adopted") }
 const maxConfigBytes = 1 << 20 // maximum size of a clone's .git/config
 
 // checkClone refuses to replace a folder unless it is a clone that can be adopted.
-func (v *Volume) checkClone(name, remote string) error {
+func (v *Volume) checkClone(f folder, name, remote string) error {
 	path := v.publishedPath(name)
 	refuse := func(why string) error {
 		return conflict("%s is a folder already%s; move it away (it is not touched) and sync again", path, why)
@@ -37,7 +37,7 @@ func (v *Volume) checkClone(name, remote string) error {
 	if why := whyNotAdopted(path, remote); why != "" {
 		return refuse(why)
 	}
-	return nil
+	return v.tryExchange(f, path)
 }
 
 // whyNotAdopted returns why a folder cannot be adopted, or "" if it is a clone of remote. It never quotes the clone's
@@ -95,6 +95,20 @@ func asURL(remote string) string {
 		return remote
 	}
 	return "ssh://" + host + "/" + path
+}
+
+// tryExchange fails permanently if the file system cannot exchange the clone at path for a link.
+func (v *Volume) tryExchange(f folder, path string) error {
+	dir, err := os.MkdirTemp(f.dir, "exchange"+disk.TempInfix+"*")
+	if err != nil {
+		return disk.Error("try to exchange two names", err)
+	}
+	defer os.RemoveAll(dir)
+	link, folder := filepath.Join(dir, "link"), filepath.Join(dir, "folder")
+	if err := errors.Join(os.Symlink("folder", link), os.Mkdir(folder, 0o755)); err != nil {
+		return disk.Error("try to exchange two names", err)
+	}
+	return exchangeError(path, v.exchange(link, folder))
 }
 
 // exchange swaps two names atomically.

@@ -163,6 +163,36 @@ func TestReadersSeeNoGapDuringAdoption(t *testing.T) {
 	}
 }
 
+// TestExchangeIsAtomic reads a name in a loop while it is exchanged with another, often enough to
+// detect two separate renames.
+func TestExchangeIsAtomic(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	path, other := filepath.Join(dir, "name"), filepath.Join(dir, "other")
+	testenv.Must(0, os.Mkdir(path, 0o755))(t)
+	testenv.Must(0, os.Symlink(t.TempDir(), other))(t)
+	ctx, stop := context.WithCancel(t.Context())
+	var reading sync.WaitGroup
+	began := make(chan struct{})
+	reading.Go(func() {
+		for n := 0; ctx.Err() == nil; n++ {
+			if _, err := os.Stat(path); err != nil {
+				t.Error(err)
+				return
+			}
+			if n == 0 {
+				close(began)
+			}
+		}
+	})
+	<-began
+	for range 5000 {
+		testenv.Must(0, exchange(path, other))(t)
+	}
+	stop()
+	reading.Wait()
+}
+
 // readThrough opens the name once and reads everything below the open folder. Unlike a resolved path, an
 // open folder stays valid if the clone is moved.
 func readThrough(path string, want int) error {
@@ -254,6 +284,9 @@ func TestClonesThatCannotBeAdopted(t *testing.T) {
 			testenv.Must(0, os.Remove(filepath.Join(path, ".git/config")))(t)
 			testenv.Must(0, unix.Mkfifo(filepath.Join(path, ".git/config"), 0o644))(t)
 		}, "without a remote"},
+		"where names cannot be exchanged": {func(_ *testing.T, w *world, _ string) {
+			w.volume.exchange = func(string, string) error { return &os.LinkError{Err: unix.EINVAL} }
+		}, "cannot exchange"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -309,20 +342,22 @@ func TestRemotesOfAClone(t *testing.T) {
 	}
 }
 
-// TestFailedExchangeKeepsTheClone makes the exchange fail, first before and then after it takes effect.
+// TestFailedExchangeKeepsTheClone makes the exchange at the published path fail, first before and then after it takes effect.
 func TestFailedExchangeKeepsTheClone(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.create(map[string]string{"a": "1"})
 	path := w.clone(w.git.URL(widgets))
-	for cause, says := range map[error]string{unix.EXDEV: "another file system", unix.EINVAL: "cannot exchange"} {
-		w.volume.exchange = func(string, string) error { return &os.LinkError{Err: cause} }
-		_, err := w.trySync("")
-		testenv.MustFail(t, err, events.ClassConflict, events.Permanent)
-		if !strings.Contains(err.Error(), says) {
-			t.Errorf("%v: %v", cause, err)
+	w.volume.exchange = func(a, b string) error {
+		if b == path {
+			return &os.LinkError{Err: unix.EXDEV}
 		}
+		return exchange(a, b)
 	}
+
+	_, err := w.trySync("")
+
+	testenv.MustFail(t, err, events.ClassConflict, events.Permanent)
 	if info := testenv.Must(os.Lstat(path))(t); !info.IsDir() {
 		t.Error("the clone is gone")
 	}

@@ -176,7 +176,7 @@ func (v *Volume) checkName(f folder, name, remote string) error {
 	case info.Mode()&os.ModeSymlink != 0 && v.linkedTree(f, path) != "":
 		return nil
 	case info.IsDir():
-		return v.checkClone(name, remote)
+		return v.checkClone(f, name, remote)
 	}
 	return conflict("%s exists and was not published by Lockstep; move it away and sync again", path)
 }

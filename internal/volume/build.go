@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 
 	"lockstep/events"
 	"lockstep/internal/disk"
@@ -29,7 +28,7 @@ type builder struct {
 	history checkout.History // of the plan's commit
 
 	last     *checkout.Tree // to share files with; nil for none
-	prepared string         // name of the last tree if it has a prepared copy, or ""
+	prepared string         // last is the tree prepared from this published one; "" for none
 
 	parts        checkout.Parts // submodules of the plan's tree
 	partDirs     []string       // their stores, and those of the last tree
@@ -169,24 +168,24 @@ type holder struct {
 	f       folder
 	fence   uint64
 	binding binding
-	horizon horizon // see queryResults
+	horizon horizon // see queryHorizon
 	tidied  bool    // tidy has looked at all trees
 	endPins bool    // see GCRequest
 }
 
 // flushTree makes the tree at path durable, with its name and the fence that this contains. Nothing names it yet.
 func (f folder) flushTree(ctx context.Context, path string, files *checkout.Files) error {
+	written := append(pathsIn(path, files.Written), f.fence())
 	above := []string{f.trees(), f.dir}
 	if files.Changed != nil {
-		written := slices.Concat(files.Written, files.GitWritten)
-		return disk.FlushChanged(append(pathsIn(path, written), f.fence()), append(above, pathsIn(path, files.Changed)...))
+		return disk.FlushChanged(append(written, pathsIn(path, files.GitWritten)...),
+			append(above, pathsIn(path, files.Changed)...))
 	}
-	return errors.Join(flushNew(ctx, path, files, f.fence()), disk.FlushChanged(nil, above))
-}
-
-// flushNew makes a new tree at path durable, apart from its name, and other files.
-func flushNew(ctx context.Context, path string, files *checkout.Files, others ...string) error {
-	return disk.Flush(ctx, path, append(others, pathsIn(path, slices.Concat(files.Written, files.GitWritten))...))
+	own, err := checkout.GitDirOf(path).Files()
+	if err == nil {
+		err = disk.Flush(ctx, path, append(written, own...))
+	}
+	return errors.Join(err, disk.FlushChanged(nil, above))
 }
 
 // flushStore makes a new store and the folders above it durable.

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"lockstep/events"
 	"lockstep/internal/disk"
@@ -19,12 +20,17 @@ func (s *syncer) changesSince(ctx context.Context, base string) (checkout.Change
 		return checkout.Changes{}, err
 	}
 	s.progress.begin(events.PhaseCompare, "", 0)
-	others, err := s.f.storeDirs()
+	generations, err := s.f.generations()
 	if err != nil {
 		return checkout.Changes{}, err
 	}
-	others = slices.DeleteFunc(others, func(dir string) bool { return dir == s.store.dir })
-	all := object.Open(slices.Concat([]string{s.store.dir}, others, s.partDirs)...)
+	dirs := []string{s.store.dir}
+	for _, n := range slices.Backward(generations) {
+		if older := s.f.generation(n); older != s.store {
+			dirs = append(dirs, older.dir)
+		}
+	}
+	all := object.Open(append(dirs, s.partDirs...)...)
 	defer all.Close()
 	return s.plan.ChangesSince(ctx, all, base, s.v.cfg.checkoutLimits())
 }
@@ -49,12 +55,15 @@ func (s *syncer) wasDamaged(commit string) bool {
 	if _, err := os.Lstat(s.f.damaged()); err != nil {
 		return false
 	}
-	trees, err := s.f.treesOf(s.binding, commit)
+	trees, err := disk.ReadDir(s.f.trees())
 	if err != nil {
 		return false
 	}
-	return slices.ContainsFunc(trees, func(tree string) bool {
-		g := checkout.GitDirOf(s.f.tree(tree))
+	return slices.ContainsFunc(trees, func(tree os.DirEntry) bool {
+		if _, rest, _ := strings.Cut(tree.Name(), "-"); !strings.HasPrefix(rest, commit[:12]) {
+			return false
+		}
+		g := checkout.GitDirOf(s.f.tree(tree.Name()))
 		ref, err := builtFor(g)
 		return err == nil && ref == s.ref && g.IsMarked()
 	})

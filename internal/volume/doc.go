@@ -31,7 +31,7 @@
 //	    trees/{fence}-{commit}/        a tree with its own small .git
 //	    trees/{fence}-{subtree}/       a subtree: some files of such a tree, and a .git that is no repository
 //	    building/{fence}/              an incomplete tree
-//	    prepared/{tree}/               a private copy of that published tree's files, which its ref's next sync changes
+//	    prepared/{tree}/               a private copy of that published tree, which the next sync of its ref will change
 //	    retired/{fence}-{commit}       mtime: when that tree was replaced; content: the newest result at the time
 //	    tidied                         mtime: when a holder last looked at all trees
 //	    damaged                        exists while a tree is marked as damaged
@@ -76,7 +76,8 @@
 //
 // A tree shares the files of the one before only if they are unmodified: type, permissions, size,
 // modification time and inode are compared with the manifest, when a file is linked and, in a prepared tree,
-// again before the flip. Others are rewritten from the store. A prepared tree with missing folders is not used.
+// again before the flip. Others are rewritten from the store. A prepared tree with missing or additional
+// names is not used.
 //
 // # Steps of a preparation
 //
@@ -89,7 +90,7 @@
 //	prepared    it has its name, by which the next sync finds it
 //
 // A prepared tree goes with the published tree that it was linked from: when that is replaced, removed,
-// marked as damaged, or moves away. One that stays unused goes after a day.
+// marked as damaged, or moves away. One that stays unused goes after [Config].KeepPrepared.
 //
 // # Steps of a move
 //
@@ -130,7 +131,7 @@
 // [Volume.Forget] deletes its folder. Its caller knows that nobody has held the lease for the safe time, ten leases or
 // graces, at least a minute. What an earlier holder, such as a paused one, can do after that is nothing:
 //
-//	publish, remove, move, tidy      its fence is not the recorded one, or there is none: [ErrStale], also in a new folder
+//	publish, remove, move, prune     its fence is not the recorded one, or there is none: [ErrStale], also in a new folder
 //	record its fence once more       it had not begun. Its lease is lost, and not reclaimed after so long (package
 //	                                 locking), so Confirm fails; its folder is gone again
 //	work with private files          they are in the deleted folder

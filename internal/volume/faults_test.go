@@ -3,6 +3,7 @@ package volume
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"net/http"
 	"net/http/httptest"
@@ -10,6 +11,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"lockstep/events"
 	"lockstep/internal/disk"
@@ -71,6 +74,23 @@ func mustHoldNoSecret(t *testing.T, root string) {
 	testenv.Must(0, err)(t)
 }
 
+func TestCredentialIsNotSentAfterCrossHostRedirect(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.create(map[string]string{"a": "1"})
+	moved := httptest.NewServer(http.RedirectHandler(w.git.URL(widgets)+"/info/refs?service=git-upload-pack", http.StatusMovedPermanently))
+	defer moved.Close()
+	w.volume = w.open(t.TempDir(), Config{Net: wire.Config{Hosts: []string{"127.0.0.1"}}})
+	req := w.request("")
+	req.URL, req.Auth = moved.URL+"/acme/widgets.git", wire.Auth{Username: "ada", Password: secret}
+
+	testenv.Must(w.volume.Sync(t.Context(), req))(t)
+
+	if seen := w.git.Stats(widgets).Credentials; len(seen) != 0 {
+		t.Errorf("credentials were sent along: %d", len(seen))
+	}
+}
+
 func TestRemoteErrors(t *testing.T) {
 	t.Parallel()
 	answer := func(status int, body string) http.Handler {
@@ -97,15 +117,12 @@ func TestRemoteErrors(t *testing.T) {
 		"cut after one": {answer(200, "001e# service=git-upload-pack\n0000"+"0040"+strings.Repeat("1", 40)+" HEAD\x00agent=git/2.39"), events.ClassServer, events.Retryable, "too early"},
 		"negative size": {answer(200, "-001"), events.ClassServer, events.Retryable, "not Git protocol"},
 		"an error":      {answer(200, "0013ERR "+secret), events.ClassServer, events.Retryable, "Git protocol error"},
-		"not found":     {answer(200, "001e# service=git-upload-pack\n0000"+pktLine("ERR Repository not found. "+secret+"\n")), events.ClassNotFound, events.Permanent, ""},
-		"not exported":  {answer(200, pktLine("ERR access denied or repository not exported: /"+secret)), events.ClassAuth, events.Permanent, ""},
 		"a new hash function": {answer(200, "001e# service=git-upload-pack\n0000"+"0062"+strings.Repeat("1", 64)+" HEAD\x00object-format=sha512 a=b0000"),
 			events.ClassConfig, events.Permanent, "neither SHA-1 nor SHA-256"},
 		"broken off": {http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) {
 			rw.Header().Set("Content-Length", "100")
 			_, _ = rw.Write([]byte("001e# service=git-upload-pack\n"))
 		}), events.ClassNetwork, events.Retryable, "in the middle"},
-		"redirect to nobody":  {http.RedirectHandler("http://"+secret+".invalid/info/refs", http.StatusFound), events.ClassNetwork, events.Retryable, ""},
 		"redirect to a file":  {http.RedirectHandler("file:///etc/passwd", http.StatusFound), events.ClassServer, events.Retryable, "neither http nor https"},
 		"redirect loop":       {http.RedirectHandler("/info/refs?service=git-upload-pack", http.StatusFound), events.ClassServer, events.Retryable, "10 times in a row"},
 		"redirect to nowhere": {answer(302, ""), events.ClassServer, events.Retryable, "without a valid Location"},
@@ -134,6 +151,41 @@ func TestRemoteErrors(t *testing.T) {
 			}
 		})
 	}
+}
+
+func TestUnreachableRemote(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	req := w.request("")
+	req.URL = "http://" + refusingAddress(t) + "/acme/widgets"
+	_, err := w.volume.Sync(t.Context(), req)
+	testenv.MustFail(t, err, events.ClassNetwork, events.Retryable)
+
+	req.URL = "http://does-not-exist.invalid/acme/widgets"
+	req.Repo = repoPath(t, "acme/other")
+	_, err = w.volume.Sync(t.Context(), req)
+	testenv.MustFail(t, err, events.ClassNetwork, events.Retryable)
+}
+
+// refusingAddress returns an address where nobody listens, nor can until the test ends.
+func refusingAddress(t *testing.T) string {
+	t.Helper()
+	fd := testenv.Must(unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0))(t)
+	t.Cleanup(func() { _ = unix.Close(fd) })
+	testenv.Must(0, unix.Bind(fd, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}))(t)
+	bound := testenv.Must(unix.Getsockname(fd))(t).(*unix.SockaddrInet4)
+	return fmt.Sprintf("127.0.0.1:%d", bound.Port)
+}
+
+func TestServerErrorThenRecovery(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.create(map[string]string{"a": "1"})
+	w.git.Answer(widgets, http.StatusInternalServerError)
+	_, err := w.trySync("")
+	testenv.MustFail(t, err, events.ClassServer, events.Retryable)
+	w.git.Answer(widgets, 0)
+	w.mustBeSound(widgets, w.sync("").After)
 }
 
 func TestPackOverLimit(t *testing.T) {

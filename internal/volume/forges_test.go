@@ -326,6 +326,27 @@ func TestHostedForges(t *testing.T) {
 	}
 }
 
+// TestAzureRefusesClientsWithoutMultiAck shows that the imitation refuses what dev.azure.com refuses.
+func TestAzureRefusesClientsWithoutMultiAck(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	commit := w.create(map[string]string{"a": "1"})
+	url := w.startForge(azureDevOps(w.git.Dir(widgets)))
+	for capabilities, want := range map[string]int{
+		"side-band-64k": http.StatusBadRequest, "multi_ack side-band-64k": http.StatusOK, "multi_ack_detailed": http.StatusOK,
+		"multi_ack ofs-delta": http.StatusBadRequest, // not offered
+	} {
+		body := pktLine("want %s %s\n", commit, capabilities) + "0000" + pktLine("done\n")
+		req := testenv.Must(http.NewRequestWithContext(t.Context(), http.MethodPost, url+"/git-upload-pack", strings.NewReader(body)))(t)
+		req.SetBasicAuth(forgeAuth.Username, forgeAuth.Password)
+		res := testenv.Must(http.DefaultClient.Do(req))(t)
+		_ = res.Body.Close()
+		if res.StatusCode != want {
+			t.Errorf("%s: HTTP %d, want %d", capabilities, res.StatusCode, want)
+		}
+	}
+}
+
 func (w *world) startForge(s *forgeServer) (url string) {
 	server := httptest.NewServer(s)
 	w.t.Cleanup(server.Close)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"iter"
 	"os"
 	"path/filepath"
@@ -31,10 +32,9 @@ type GCResult struct {
 	Trees int   // deleted trees
 }
 
-// GC deletes trees past their grace, leftovers of crashed holders, and what no tree needs of LFS and submodules, and
-// measures the rest. Published trees and adopted clones stay. If the store has many unneeded objects, the next sync
-// replaces it. The caller holds the lease, as for [Volume.Sync]. GC returns the zero result if the repository is not on
-// the volume.
+// GC deletes trees past their grace, leftovers of crashed holders, and objects that no tree and no ref needs,
+// and measures the rest. Published trees and adopted clones stay. The caller holds the lease, as for
+// [Volume.Sync]. GC returns the zero result if the repository is not on the volume.
 func (v *Volume) GC(ctx context.Context, req GCRequest) (GCResult, error) {
 	if err := v.checkRequest(req.Repo, req.Fence); err != nil {
 		return GCResult{}, err
@@ -133,29 +133,60 @@ func (v *Volume) IsTidy(repo events.RepoPath) bool {
 		return false
 	}
 	prepared, err := f.preparedTrees()
-	return err == nil && !slices.ContainsFunc(prepared, func(t preparedTree) bool { return t.age > keepPrepared })
+	return err == nil && !slices.ContainsFunc(prepared, func(t preparedTree) bool { return t.age > v.cfg.KeepPrepared })
 }
 
+// listBatch is the maximum number of folder entries in memory at once.
+const listBatch = 256
+
 // Repos lists the repositories on the volume as first spelled, in no order, including those that have moved
-// away and are not fully cleaned up yet. It yields an error for what it cannot read and continues.
+// away and are not fully cleaned up yet. It yields an error for an unreadable binding and continues.
 // Repositories added or removed meanwhile may be missing.
 func (v *Volume) Repos() iter.Seq2[events.RepoPath, error] {
 	return func(yield func(events.RepoPath, error) bool) {
-		owners, err := disk.Glob(v.reposDir(), "*")
-		if err != nil {
-			yield(events.RepoPath{}, disk.Error("list repositories", err))
-			return
-		}
-		for _, owner := range owners {
-			entries, err := disk.ReadDir(owner)
-			if err != nil && !yield(events.RepoPath{}, disk.Error("list repositories", err)) {
+		for owner, err := range subfolders(v.reposDir()) {
+			if err != nil {
+				yield(events.RepoPath{}, err)
 				return
 			}
-			for _, entry := range entries {
-				b, bound, err := folder{filepath.Join(owner, entry.Name())}.readBinding()
+			for dir, err := range subfolders(owner) {
+				b, bound := binding{}, false
+				if err == nil {
+					b, bound, err = folder{dir}.readBinding()
+				}
 				if (bound || b.MovedAway != nil || err != nil) && !yield(b.Repo, err) {
 					return
 				}
+			}
+		}
+	}
+}
+
+// subfolders lists the paths of the folders in dir.
+func subfolders(dir string) iter.Seq2[string, error] {
+	return func(yield func(string, error) bool) {
+		open, err := os.Open(dir)
+		if errors.Is(err, os.ErrNotExist) {
+			return
+		}
+		if err != nil {
+			yield("", disk.Error("list repositories", err))
+			return
+		}
+		defer open.Close()
+		for {
+			entries, err := open.ReadDir(listBatch)
+			for _, entry := range entries {
+				if entry.IsDir() && !yield(filepath.Join(dir, entry.Name()), nil) {
+					return
+				}
+			}
+			if errors.Is(err, io.EOF) || errors.Is(err, os.ErrNotExist) { // it was deleted meanwhile
+				return
+			}
+			if err != nil {
+				yield("", disk.Error("list repositories", err))
+				return
 			}
 		}
 	}

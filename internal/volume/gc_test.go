@@ -108,7 +108,7 @@ func TestReposListsAllRepositories(t *testing.T) {
 	w := newWorld(t)
 	w.create(map[string]string{"a": "1"})
 	want := []string{"Acme/Widgets", "acme/gadgets", "group/sub/name"}
-	for i := range 20 {
+	for i := range 3 * listBatch / 2 {
 		want = append(want, fmt.Sprintf("many/repo%d", i))
 	}
 	for _, path := range want[:3] {
@@ -184,21 +184,19 @@ func TestTreesInGraceAreTidy(t *testing.T) {
 			w := newWorld(t)
 			w.create(map[string]string{"a": "0"})
 			w.sync("")
+			cfg := Config{KeepPrepared: 1}
 			if prepared {
 				w.prepare()
 			} else {
 				w.push(map[string]string{"a": "1"})
 				w.sync("")
+				cfg = Config{Grace: 1}
 			}
 			w.gc(false)
 			if !w.volume.IsTidy(repoPath(t, widgets)) {
 				t.Error("it would be looked at again")
 			}
-			if prepared {
-				w.ageNextTree()
-			} else {
-				w.volume = w.open(w.volume.Root(), Config{Grace: 1})
-			}
+			w.volume = w.open(w.volume.Root(), cfg)
 			if w.volume.IsTidy(repoPath(t, widgets)) {
 				t.Error("it would not be looked at")
 			}

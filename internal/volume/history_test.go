@@ -94,6 +94,26 @@ func TestDepthOfAnotherRef(t *testing.T) {
 	w.mustShow(widgets, 4)
 }
 
+func TestDepthSurvivesNewStore(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.create(map[string]string{"a": "0"})
+	for i := range 6 {
+		w.push(map[string]string{"a": fmt.Sprint(i)})
+	}
+	w.syncDepth("", 4)
+	f := w.volume.folder(repoPath(t, widgets))
+	testenv.Must(0, testenv.Must(f.currentStore(nil))(t).requestRefetch())(t)
+	w.push(map[string]string{"a": "last"})
+	w.syncDepth("", 0)
+	if n := testenv.Must(f.generations())(t); len(n) != 2 {
+		t.Fatalf("generations %v", n)
+	}
+	w.mustShow(widgets, 4)
+	testenv.Must(0, w.prune(f, w.fence.Load()))(t)
+	w.mustShow(widgets, 4)
+}
+
 // TestCompleteHistoryIsNotReadAgain walks a push on top of a history that is known to be complete.
 func TestCompleteHistoryIsNotReadAgain(t *testing.T) {
 	t.Parallel()

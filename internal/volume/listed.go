@@ -1,10 +1,15 @@
 package volume
 
 import (
+	"bufio"
+	"bytes"
 	"context"
-	"encoding/json"
+	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"time"
 
 	"lockstep/events"
@@ -13,20 +18,46 @@ import (
 
 // ListedRef is a ref as the last poll has found it at the remote. The zero ref is the plain name.
 type ListedRef struct {
-	Commit  string    `json:"commit,omitempty"` // empty if the remote lacks the ref
-	Changed time.Time `json:"changed,omitzero"` // as far as it is known; zero if it has not since the first poll
-	Unfit   bool      `json:"unfit,omitempty"`  // Commit is that of a tree or a blob, which cannot be published
+	Commit  string    // empty if the remote lacks the ref
+	Changed time.Time // when that changed, as far as it is known; zero if it has not since the first poll
+	Unfit   bool      // Commit is that of a tree or a blob, which cannot be published
 }
 
-// listed is a file with the listed refs in JSON.
+// unfit precedes the ID of what is not a commit in the file of listed refs.
+const unfit = "!"
+
+// listedHead is the first line of the file of listed refs. It distinguishes one without refs from one that a
+// power cut has emptied.
+const listedHead = "commit changed ref\n"
+
+// listed is a file with a line for each ref after the first: its commit, the nanoseconds of when that
+// changed, and its name.
 func (f folder) listed() string { return filepath.Join(f.dir, "listed") }
 
 // ListedRefs returns the refs that [Volume.SetListedRefs] has stored, nil if none were, or if a power cut has
-// damaged the file: the next poll restores it. It needs no lease.
+// emptied the file. It needs no lease. Damaged lines are ignored: the next poll restores their refs.
 func (v *Volume) ListedRefs(repo events.RepoPath) (map[events.Ref]ListedRef, error) {
-	refs := readCache[map[events.Ref]ListedRef](v.folder(repo).listed())
-	if refs == nil {
+	content, err := os.ReadFile(v.folder(repo).listed())
+	if errors.Is(err, os.ErrNotExist) {
 		return nil, v.checkMounted()
+	}
+	if err != nil || len(content) == 0 {
+		return nil, disk.Error("read the listed refs", err)
+	}
+	refs := map[events.Ref]ListedRef{}
+	for lines := bufio.NewScanner(bytes.NewReader(content)); lines.Scan(); {
+		commit, rest, _ := strings.Cut(lines.Text(), " ")
+		at, name, _ := strings.Cut(rest, " ")
+		ref, err := events.ParseRef(name)
+		nanos, bad := strconv.ParseInt(at, 10, 64)
+		if err != nil || bad != nil {
+			continue
+		}
+		one := ListedRef{Commit: strings.TrimPrefix(commit, unfit), Unfit: strings.HasPrefix(commit, unfit)}
+		if nanos != 0 {
+			one.Changed = time.Unix(0, nanos)
+		}
+		refs[ref] = one
 	}
 	return refs, nil
 }
@@ -43,15 +74,23 @@ func (v *Volume) SetListedRefs(
 	if err := f.recordUnsynced(ctx, fence); err != nil {
 		return err
 	}
-	content, err := json.Marshal(refs)
-	if err != nil {
-		return err
+	var content bytes.Buffer
+	content.WriteString(listedHead)
+	for ref, one := range refs {
+		nanos := int64(0)
+		if !one.Changed.IsZero() {
+			nanos = one.Changed.UnixNano()
+		}
+		if one.Unfit {
+			content.WriteString(unfit)
+		}
+		fmt.Fprintf(&content, "%s %d %s\n", one.Commit, nanos, ref)
 	}
 	return f.guarded(ctx, fence, func() error {
 		if refs == nil {
 			return f.discard(f.listed())
 		}
-		return disk.Error("write the listed refs", disk.ReplaceUnsynced(f.listed(), content))
+		return disk.Error("write the listed refs", disk.ReplaceUnsynced(f.listed(), content.Bytes()))
 	})
 }
 

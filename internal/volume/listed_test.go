@@ -16,13 +16,6 @@ func (w *world) listed(repo string) map[events.Ref]ListedRef {
 	return testenv.Must(w.volume.ListedRefs(repoPath(w.t, repo)))(w.t)
 }
 
-// sameListed reports whether refs are listed as wanted, in whatever time zone.
-func sameListed(got, want map[events.Ref]ListedRef) bool {
-	return maps.EqualFunc(got, want, func(a, b ListedRef) bool {
-		return a.Commit == b.Commit && a.Unfit == b.Unfit && a.Changed.Equal(b.Changed)
-	})
-}
-
 // TestListedRefsGoWithTheRepository stores listed refs before the first sync, moves them with the repository, and removes them with it.
 func TestListedRefsGoWithTheRepository(t *testing.T) {
 	t.Parallel()
@@ -47,7 +40,7 @@ func TestListedRefsGoWithTheRepository(t *testing.T) {
 	}
 	testenv.Must(0, w.volume.SetListedRefs(t.Context(), repoPath(t, widgets), fence, want))(t)
 	w.syncAt(widgets, "main")
-	if got := w.listed(widgets); !sameListed(got, want) {
+	if got := w.listed(widgets); !maps.Equal(got, want) {
 		t.Errorf("after a sync: %v, want %v", got, want)
 	}
 	if err := w.volume.SetListedRefs(t.Context(), repoPath(t, widgets), fence, nil); !errors.Is(err, ErrStale) {
@@ -64,7 +57,7 @@ func TestListedRefsGoWithTheRepository(t *testing.T) {
 
 	w.rename(widgets, gadgets)
 	testenv.Must(0, w.volume.Move(t.Context(), w.move()))(t)
-	if got := w.listed(gadgets); !sameListed(got, want) || w.listed(widgets) != nil {
+	if got := w.listed(gadgets); !maps.Equal(got, want) || w.listed(widgets) != nil {
 		t.Errorf("after a move: %v, and %v at the old path", got, w.listed(widgets))
 	}
 	testenv.Must(w.volume.Remove(t.Context(), RemoveRequest{Repo: repoPath(t, gadgets), Fence: w.fence.Add(1), Force: true}))(t)

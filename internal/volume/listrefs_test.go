@@ -64,7 +64,10 @@ func TestListRefsErrors(t *testing.T) {
 			testenv.Must(0, w.git.Delete(widgets))(w.t)
 			testenv.Must(0, w.git.CreateEmpty(w.t.Context(), widgets))(w.t)
 		}},
-		"not there": {arrange: func(w *world) { testenv.Must(0, w.git.Delete(widgets))(w.t) }, class: events.ClassNotFound, disposition: events.Permanent},
+		"not there":           {arrange: func(w *world) { testenv.Must(0, w.git.Delete(widgets))(w.t) }, class: events.ClassNotFound, disposition: events.Permanent},
+		"a credential wanted": {arrange: func(w *world) { w.git.RequireAuth(widgets, "ada", secret) }, class: events.ClassAuth, disposition: events.Permanent},
+		"server down":         {arrange: func(w *world) { w.git.Answer(widgets, http.StatusBadGateway) }, class: events.ClassServer, disposition: events.Retryable},
+		"unreachable":         {arrange: func(w *world) { w.git.Close() }, class: events.ClassNetwork, disposition: events.Retryable},
 		"another remote than the one bound": {arrange: func(w *world) {
 			testenv.Must(w.git.Create(w.t.Context(), "other/repo", map[string]string{"b": "1"}))(w.t)
 			req := w.request("")

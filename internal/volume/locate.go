@@ -1,7 +1,6 @@
 package volume
 
 import (
-	"fmt"
 	"path/filepath"
 	"strings"
 
@@ -58,31 +57,20 @@ func (v *Volume) TreesAt(repo events.RepoPath, ref events.Ref, commit string) (t
 	if err != nil {
 		return nil, err
 	}
-	names, err := f.treesOf(b, commit)
-	for _, name := range names {
+	entries, err := disk.ReadDir(f.trees())
+	if err != nil {
+		return nil, disk.Error("list the trees", err)
+	}
+	for _, entry := range entries {
+		name := entry.Name()
+		if _, rest, _ := strings.Cut(name, "-"); b.MovedAway.covers(name) ||
+			!strings.HasPrefix(rest, commit[:min(12, len(commit))]) {
+			continue
+		}
 		if ofRef, at, ok := checkout.RefAndCommit(f.tree(name)); ok && ofRef == ref.String() && at == commit &&
 			!f.isPurged(name) {
 			trees = append(trees, filepath.ToSlash(v.relative(f.tree(name))))
 		}
 	}
-	return trees, err
-}
-
-// treesOf returns the names of the trees of any of these commits, but for those of a repository that has moved away.
-func (f folder) treesOf(b binding, commits ...string) (names []string, err error) {
-	entries, err := disk.ReadDir(f.trees())
-	if err != nil {
-		return nil, disk.Error("list the trees", err)
-	}
-	wanted := map[string]bool{} // how the names of their trees go on after the fence
-	for _, commit := range commits {
-		wanted[fmt.Sprintf("%.12s", commit)] = true
-	}
-	for _, entry := range entries {
-		_, rest, _ := strings.Cut(entry.Name(), "-")
-		if wanted[rest[:min(len(rest), 12)]] && !b.MovedAway.covers(entry.Name()) {
-			names = append(names, entry.Name())
-		}
-	}
-	return names, nil
+	return trees, nil
 }

@@ -7,7 +7,6 @@ import (
 	"maps"
 	"os"
 	"slices"
-	"time"
 
 	"lockstep/events"
 	"lockstep/internal/git/checkout"
@@ -274,18 +273,5 @@ func (m *mover) markMovedAway() error {
 	if err := m.from.discardAt(append(m.from.carried(), m.from.usage())); err != nil {
 		return err
 	}
-	generations, err := m.from.generations()
-	if err != nil {
-		return err
-	}
-	left := tombstone{
-		To:    m.req.To,
-		At:    time.Now().UTC(),
-		Fence: m.req.Fence,
-		Store: slices.Max(append(generations, m.old.MovedAway.lastStore())),
-	}
-	if err := m.from.writeBinding(binding{Repo: m.old.Repo, MovedAway: &left}); err != nil {
-		return err
-	}
-	return m.from.discard(m.from.prepared())
+	return m.from.markMovedAway(m.old, m.req.To, m.req.Fence)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -49,7 +50,7 @@ func (m *mover) carry(ctx context.Context) error {
 func lfsObjects(f folder) string { return filepath.Join(f.lfs(), "objects") }
 
 // linkStores links to To those of From's stores that the trees of refs use, and the current one, which stays the
-// newest. What an interrupted move has linked is not used again: it goes once no tree needs it.
+// newest.
 func (m *mover) linkStores(ctx context.Context, refs []events.Ref) error {
 	current, err := m.from.currentStore(m.old.MovedAway)
 	if err != nil {
@@ -65,16 +66,41 @@ func (m *mover) linkStores(ctx context.Context, refs []events.Ref) error {
 		if n <= m.old.MovedAway.lastStore() || !theirs.isBegun() {
 			continue
 		}
-		place, err := m.to.nextStore(m.binding.MovedAway)
-		if err != nil {
+		if m.stores[n], err = m.linkStore(ctx, theirs); err != nil {
 			return err
 		}
-		if err := m.linkTo(ctx, theirs.dir, place.dir); err != nil {
-			return err
-		}
-		m.stores[n] = place
 	}
 	return nil
+}
+
+// linkStore links one of From's stores to To, unless a store there has the same commits, like one linked before. The
+// newest of these is used, once: a store may have been replaced because it was damaged.
+func (m *mover) linkStore(ctx context.Context, theirs store) (store, error) {
+	wanted, err := theirs.refs()
+	if err != nil {
+		return store{}, err
+	}
+	generations, err := m.to.generations()
+	if err != nil {
+		return store{}, err
+	}
+	taken := slices.Collect(maps.Values(m.stores))
+	for _, n := range slices.Backward(generations) {
+		s := m.to.generation(n)
+		refs, err := s.refs()
+		if err != nil {
+			return store{}, err
+		}
+		if n > m.binding.MovedAway.lastStore() && maps.Equal(refs, wanted) && s.isPurged() == theirs.isPurged() &&
+			slices.Equal(s.shallow(), theirs.shallow()) && !slices.Contains(taken, s) {
+			return s, nil
+		}
+	}
+	place, err := m.to.nextStore(m.binding.MovedAway)
+	if err != nil {
+		return store{}, err
+	}
+	return place, m.linkTo(ctx, theirs.dir, place.dir)
 }
 
 // linkTo links a file or folder of From to a place at To: in quarantine first, then with one rename.
@@ -91,7 +117,7 @@ func (m *mover) linkTo(ctx context.Context, path, place string) error {
 		return disk.Error("link "+path, err)
 	}
 	return m.to.guarded(ctx, m.req.ToFence, func() error {
-		// A newer holder of From may have discarded a store before it was linked.
+		// A newer holder of From may have pruned objects before they were linked.
 		if err := m.from.checkFence(m.req.Fence); err != nil {
 			return err
 		}

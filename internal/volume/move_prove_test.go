@@ -167,6 +167,33 @@ func TestMoveWithLostLeaseChangesNothing(t *testing.T) {
 	w.mustBeSound(gadgets, commit)
 }
 
+func TestMoveDoesNotLinkPrunedStore(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.create(map[string]string{"a": "1"})
+	w.sync("")
+	testenv.Must(0, w.git.Rename(widgets, gadgets))(t)
+	testenv.Must(0, w.git.Alias(widgets, gadgets))(t)
+	slow := w.open(w.volume.Root(), Config{})
+	req := w.move()
+	var newest string
+	slow.cfg.Step = func(step string) {
+		if step == "bound" {
+			newest = testenv.Must(w.git.Commit(t.Context(), gadgets, gitserver.Main, gitserver.Edit{Write: map[string]string{"a": "2"}}))(t)
+			w.sync("")
+		}
+	}
+	err := slow.Move(t.Context(), req)
+	testenv.MustFail(t, err, events.ClassBusy, events.Contention)
+	w.mustBeSound(widgets, newest)
+	if isThere(t, w.path(gadgets)) {
+		t.Error("the new name is published")
+	}
+	testenv.Must(0, w.volume.Move(t.Context(), w.move()))(t)
+	w.mustBeSound(gadgets, newest)
+	w.mustVerifyAt(gadgets)
+}
+
 // The credential belongs to the new remote. It must not be sent to the old one, which may use plain HTTP.
 func TestMoveUsesSeparateCredentials(t *testing.T) {
 	t.Parallel()

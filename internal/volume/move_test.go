@@ -11,6 +11,7 @@ import (
 
 	"lockstep/events"
 	"lockstep/internal/git/checkout"
+	"lockstep/internal/git/object"
 	"lockstep/internal/gitserver"
 	"lockstep/internal/testenv"
 )
@@ -420,6 +421,37 @@ func TestMoveKeepsNameOfDefaultBranch(t *testing.T) {
 	testenv.Must(0, w.volume.Move(t.Context(), w.move()))(t)
 	w.mustBeSound(gadgets, v1)
 	w.mustBeSound(gadgets+"@v1", v1)
+}
+
+// The predecessor of a repaired store has the same commits, and may be damaged.
+func TestMoveKeepsRepairedStore(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.create(map[string]string{"a": "1"})
+	w.sync("")
+	f := w.volume.folder(repoPath(t, widgets))
+	testenv.Must(0, f.generation(1).requestRefetch())(t)
+	commit := w.push(map[string]string{"a": "2"})
+	w.sync("")
+	main, second := testenv.Must(events.ParseRef("main"))(t), f.generation(2)
+	testenv.Must(0, f.generation(1).hold(main, object.ParseID(commit), second.depth(), second.shallow()))(t)
+	testenv.Must(0, os.RemoveAll(f.generation(1).dir+"/objects"))(t)
+	w.rename(widgets, gadgets)
+	testenv.Must(0, w.volume.Move(t.Context(), w.move()))(t)
+	w.mustBeSound(gadgets, commit)
+	w.mustVerifyAt(gadgets)
+}
+
+func TestMoveToTakenPathWithoutClone(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	testenv.Must(w.git.Create(t.Context(), "other/repo", map[string]string{"other": "1"}))(t)
+	req := w.requestAt(gadgets, "")
+	req.URL = w.git.URL("other/repo")
+	testenv.Must(w.volume.Sync(t.Context(), req))(t)
+	w.create(map[string]string{"a": "1"})
+	w.rename(widgets, gadgets)
+	testenv.MustFail(t, w.volume.Move(t.Context(), w.move()), events.ClassConflict, events.Permanent)
 }
 
 // Only the proof that another repository is at the old path ends a repeated move.

@@ -309,18 +309,21 @@ func (s *syncer) close() {
 	}
 }
 
-// lastTree opens the tree to share files with: the one published for this ref, which may have a prepared copy, else the
-// default branch's, else nil.
+// lastTree opens the tree to share files with: the one published for this ref, or its prepared copy, else the default
+// branch's, else nil.
 func (s *syncer) lastTree(t *target) *checkout.Tree {
 	for _, name := range []string{t.names[0], s.binding.Repo.String()} {
 		now := s.v.current(s.f, s.binding, name)
 		if s.last != nil || now.tree == "" {
 			continue
 		}
-		s.last = checkout.OpenTree(s.f.tree(now.tree), s.v.cfg.Links)
-		if s.last != nil && now == t.now && now.ref == t.Ref.String() && s.f.hasPrepared(now.tree) {
-			s.prepared = now.tree
+		if now == t.now && now.ref == t.Ref.String() {
+			if s.last = s.openPrepared(now); s.last != nil {
+				s.prepared = now.tree
+				continue
+			}
 		}
+		s.last = checkout.OpenTree(s.f.tree(now.tree), s.v.cfg.Links)
 	}
 	return s.last
 }

@@ -149,6 +149,43 @@ func serveGoGit(rw http.ResponseWriter, r *http.Request, server transport.Transp
 	return res.Encode(rw)
 }
 
+// TestGitProtocolErrors tests errors that the remote sends with HTTP status 200.
+func TestGitProtocolErrors(t *testing.T) {
+	t.Parallel()
+	line := func(s string) string { return fmt.Sprintf("%04x%s", len(s)+4, s) }
+	const advert = "001e# service=git-upload-pack\n0000"
+	for name, tc := range map[string]struct {
+		kind, body  string
+		class       events.Class
+		disposition events.Disposition
+	}{
+		"not found":     {"", advert + line("ERR Repository not found. "+secret+"\n"), events.ClassNotFound, events.Permanent},
+		"no preamble":   {"", line("ERR access denied or repository not exported: /" + secret), events.ClassAuth, events.Permanent},
+		"another error": {"", advert + line("ERR too busy "+secret), events.ClassServer, events.Retryable},
+		"a web page":    {"text/html; charset=utf-8", "<html>" + secret, events.ClassServer, events.Retryable},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			server := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) {
+				if tc.kind == "" {
+					tc.kind = "application/x-git-upload-pack-advertisement"
+				}
+				rw.Header().Set("Content-Type", tc.kind)
+				_, _ = rw.Write([]byte(tc.body))
+			}))
+			defer server.Close()
+			w := newWorld(t)
+			req := w.request("")
+			req.URL = server.URL + "/acme/widgets"
+			_, err := w.volume.Sync(t.Context(), req)
+			testenv.MustFail(t, err, tc.class, tc.disposition)
+			if strings.Contains(err.Error(), secret) {
+				t.Errorf("the error repeats the remote: %v", err)
+			}
+		})
+	}
+}
+
 // TestAcknowledgementFormats uses a server that acknowledges each common commit.
 func TestAcknowledgementFormats(t *testing.T) {
 	onlySHA1(t)

@@ -67,6 +67,30 @@ func TestPinnedTreeOutlivesGrace(t *testing.T) {
 	mustBeTidy(t, w)
 }
 
+func TestClaim(t *testing.T) {
+	w := newWorld(t)
+	w.create(map[string]string{"a": "1"})
+	res := w.sync("")
+	f, name := w.volume.folder(repoPath(t, widgets)), filepath.Base(res.Tree)
+	reader := testenv.Must(tree.Open(w.volume.Root(), widgets))(t)
+	if _, ok, err := f.claim(name); ok || err != nil {
+		t.Errorf("claimed a pinned tree: %v, %v", ok, err)
+	}
+	closeTree(t, reader)
+	release, ok, err := f.claim(name)
+	if !ok || err != nil {
+		t.Fatalf("not claimed: %v, %v", ok, err)
+	}
+	if _, err := tree.OpenResult(w.volume.Root(), w.at(res)); !errors.Is(err, tree.ErrGone) {
+		t.Errorf("a claimed tree was opened: %v", err)
+	}
+	if _, ok, err := f.claim(name); ok || err != nil {
+		t.Errorf("claimed twice: %v, %v", ok, err)
+	}
+	release()
+	closeTree(t, testenv.Must(tree.OpenResult(w.volume.Root(), w.at(res)))(t))
+}
+
 func TestRemovalWaitsForPinnedTrees(t *testing.T) {
 	w := newWorld(t)
 	w.create(map[string]string{"a": "1"})

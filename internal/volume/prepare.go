@@ -82,12 +82,12 @@ func (b *builder) prepare(ctx context.Context, req PrepareRequest) (bool, error)
 		return false, err
 	}
 	b.v.done("linked")
-	if err := errors.Join(b.flushLarge(), flushNew(ctx, dst, files)); err != nil { // the next sync flushes what it changes
+	if err := b.writeGitDir(dst, files); err != nil {
+		return false, err
+	}
+	if err := b.flushPrepared(ctx, dst, files); err != nil {
 		return false, disk.Error("prepare a tree", err)
 	}
-	u := readCache[Usage](b.f.usage())
-	b.meter.running = !u.Measured.IsZero() // otherwise the next sync measures
-	b.meter.countBuilt(dst, files)
 	if ctx.Err() != nil {
 		return false, context.Cause(ctx)
 	}
@@ -95,7 +95,7 @@ func (b *builder) prepare(ctx context.Context, req PrepareRequest) (bool, error)
 		if b.v.linkedTree(b.f, b.v.publishedPath(name)) != now.tree {
 			return events.Errorf(events.Contention, events.ClassBusy, "%w: another tree is published", ErrStale)
 		}
-		if err := b.f.limitPrepared(); err != nil {
+		if err := b.f.limitPrepared(maxPrepared - 1); err != nil {
 			return err
 		}
 		err := os.MkdirAll(b.f.prepared(), 0o755)
@@ -107,12 +107,25 @@ func (b *builder) prepare(ctx context.Context, req PrepareRequest) (bool, error)
 	if err != nil {
 		return false, err
 	}
-	if b.meter.running {
-		u.Added += b.meter.built
-		_ = b.f.writeUsage(u) // non-critical: the next GC measures again
-	}
+	b.f.notePrepared(now.tree, files)
 	b.v.done("prepared")
 	return true, nil
+}
+
+// flushPrepared makes a prepared tree durable, so that the next sync flushes only what it changes.
+func (b *builder) flushPrepared(ctx context.Context, dst string, files *checkout.Files) error {
+	if err := b.flushLarge(); err != nil {
+		return err
+	}
+	g := checkout.GitDirOf(dst)
+	own, err := g.Files()
+	if err == nil {
+		err = disk.Flush(ctx, dst, append(own, pathsIn(dst, files.Written)...))
+	}
+	if err != nil {
+		return err
+	}
+	return files.MarkPrepared(g)
 }
 
 // update turns the prepared tree of the last one, if there is one, into the plan's tree at dst. It returns
@@ -148,18 +161,26 @@ func (b *builder) update(ctx context.Context, dst string) (*checkout.Files, erro
 	return files, err
 }
 
+// openPrepared opens the tree prepared for the next one after tree, or returns nil.
+func (b *builder) openPrepared(now current) *checkout.Tree {
+	next := b.f.next(now.tree)
+	if ref, commit, ok := checkout.GitDirOf(next).RefAndCommit(); !ok || ref != now.ref || commit != now.commit {
+		return nil
+	}
+	return checkout.OpenPrepared(next, b.f.tree(now.tree), b.v.cfg.Links)
+}
+
 func (f folder) hasPrepared(tree string) bool {
 	_, err := os.Lstat(f.next(tree))
 	return err == nil
 }
 
 const (
-	maxPrepared  = 8              // prepared trees of one repository; beyond that the oldest goes
-	keepPrepared = 24 * time.Hour // how long one stays unused
-
-	// A tree is prepared only while 1/spareShare of a quota, or of the volume's bytes and inodes, is free, or spareBytes
+	maxPrepared = 8 // prepared trees of one repository; beyond that the oldest goes
+	// a tree is prepared only while 1/spareShare of a quota, or of the volume's bytes and inodes, is free, or spareBytes
 	// and spareInodes.
-	spareShare  = 10
+	spareShare = 10
+
 	spareBytes  = 1 << 30
 	spareInodes = 500_000
 )
@@ -167,8 +188,11 @@ const (
 // hasRoomToPrepare reports whether the volume and the repository are far enough from their limits.
 func (v *Volume) hasRoomToPrepare(f folder) bool {
 	space, err := v.Space()
-	if err != nil || space.FreeInodes < min(space.Inodes/spareShare, spareInodes) ||
-		v.checkFree(min(space.Size/spareShare, spareBytes)) != nil {
+	if err != nil || space.Free < max(v.cfg.MinFreeBytes, min(space.Size/spareShare, spareBytes)) ||
+		space.FreeInodes < min(space.Inodes/spareShare, spareInodes) {
+		return false
+	}
+	if most := v.cfg.MaxVolumeBytes; most > 0 && v.Total().Bytes > most-most/spareShare {
 		return false
 	}
 	u := readCache[Usage](f.usage())
@@ -201,13 +225,13 @@ func (f folder) preparedTrees() (trees []preparedTree, err error) {
 	return trees, nil
 }
 
-// limitPrepared discards the oldest prepared trees, so that there may be one more. The caller holds the file lock.
-func (f folder) limitPrepared() error {
+// limitPrepared discards all but the newest prepared trees. The caller holds the file lock.
+func (f folder) limitPrepared(keep int) error {
 	trees, err := f.preparedTrees()
 	if err != nil {
 		return err
 	}
-	for _, tree := range trees[:max(0, len(trees)+1-maxPrepared)] {
+	for _, tree := range trees[:max(0, len(trees)-keep)] {
 		if err := f.discard(f.next(tree.of)); err != nil {
 			return err
 		}
@@ -228,9 +252,31 @@ func (h *holder) uselessPrepared() (paths []string, err error) {
 			return nil, err
 		}
 		_, _, complete := checkout.RefAndCommit(h.f.tree(tree.of))
-		if tree.age > keepPrepared || !linked || h.binding.MovedAway.covers(tree.of) || !complete {
+		if tree.age > h.v.cfg.KeepPrepared || !linked || h.binding.MovedAway.covers(tree.of) || !complete {
 			paths = append(paths, h.f.next(tree.of))
 		}
 	}
 	return paths, nil
+}
+
+const (
+	folderBytes = 4096 // disk usage of a small folder on most file systems
+	ownFolders  = 8    // of any tree: itself and those of its .git
+)
+
+// notePrepared adds a prepared tree to the repository's estimated growth: its folders, and copies of files
+// that could not be linked.
+func (f folder) notePrepared(tree string, files *checkout.Files) {
+	u := readCache[Usage](f.usage())
+	if u.Measured.IsZero() {
+		return // the next sync measures
+	}
+	copies := tally{shared: map[disk.Inode]uint64{}}
+	for _, path := range pathsIn(f.next(tree), files.Written) {
+		if info, err := os.Lstat(path); err == nil {
+			copies.add(info)
+		}
+	}
+	u.Added += (files.Folders+ownFolders)*folderBytes + copies.bytes
+	_ = f.writeUsage(u) // non-critical: the next GC measures again
 }

@@ -52,12 +52,6 @@ func (w *world) nextTree() string {
 	return f.next(trees[0].of)
 }
 
-// ageNextTree lets the prepared tree be unused for long.
-func (w *world) ageNextTree() {
-	w.t.Helper()
-	testenv.Must(0, disk.SetTime(w.nextTree(), time.Now().Add(-2*keepPrepared)))(w.t)
-}
-
 func inode(t *testing.T, path string) uint64 {
 	t.Helper()
 	var st unix.Stat_t
@@ -161,6 +155,17 @@ func containsString(list []string, s string) bool {
 func TestAlteredPreparedTree(t *testing.T) {
 	t.Parallel()
 	for name, alter := range map[string]func(tree string) error{
+		"no manifest": func(tree string) error { return os.Remove(checkout.GitDirOf(tree).Manifest()) },
+		"a damaged manifest": func(tree string) error {
+			content, err := os.ReadFile(checkout.GitDirOf(tree).Manifest())
+			if err != nil {
+				return err
+			}
+			if err := os.Remove(checkout.GitDirOf(tree).Manifest()); err != nil {
+				return err
+			}
+			return os.WriteFile(checkout.GitDirOf(tree).Manifest(), flipped(content, len(content)/2), 0o644)
+		},
 		"a changed file is gone": func(tree string) error { return os.Remove(tree + "/dir/changes") },
 		"another file is gone":   func(tree string) error { return os.Remove(tree + "/dir/stays") },
 		"a folder is gone":       func(tree string) error { return os.RemoveAll(tree + "/dir") },
@@ -182,7 +187,29 @@ func TestAlteredPreparedTree(t *testing.T) {
 			}
 			return os.WriteFile(tree+"/dir/stays", []byte("fake"), 0o644)
 		},
-		"the whole tree": os.RemoveAll,
+		"another name":         func(tree string) error { return os.WriteFile(tree+"/dir/more", nil, 0o644) },
+		"another folder":       func(tree string) error { return os.Mkdir(tree+"/more", 0o755) },
+		"a hook":               func(tree string) error { return os.MkdirAll(tree+"/.git/hooks/post-checkout", 0o755) },
+		"the whole tree":       os.RemoveAll,
+		"a folder in its .git": func(tree string) error { return os.Mkdir(tree+"/.git/lockstep-index.lock", 0o755) },
+		"its .git is a link":   func(tree string) error { return replaceByLink(tree + "/.git") },
+		"its HEAD is a link":   func(tree string) error { return replaceByLink(tree + "/.git/HEAD") },
+		"its objects are a link": func(tree string) error {
+			return replaceByLink(tree + "/.git/objects")
+		},
+		"its index is a link":    func(tree string) error { return replaceByLink(tree + "/.git/index") },
+		"its commit is shared":   func(tree string) error { return os.Link(tree+"/.git/lockstep-commit", elsewhere(tree)) },
+		"its manifest is shared": func(tree string) error { return os.Link(tree+"/.git/lockstep-index", elsewhere(tree)) },
+		"its refs are gone":      func(tree string) error { return os.RemoveAll(tree + "/.git/refs") },
+		"its depth is a folder": func(tree string) error {
+			return errors.Join(os.Remove(tree+"/.git/lockstep-depth"), os.Mkdir(tree+"/.git/lockstep-depth", 0o755))
+		},
+		"a wrong HEAD": func(tree string) error {
+			return os.WriteFile(tree+"/.git/HEAD", []byte("ref: refs/heads/fake\n"), 0o644)
+		},
+		"a long commit": func(tree string) error { return os.Truncate(tree+"/.git/shallow", 1000) },
+		"no mark":       func(tree string) error { return os.Remove(tree + "/.git/lockstep-prepared") },
+		"a bad mark":    func(tree string) error { return os.WriteFile(tree+"/.git/lockstep-prepared", []byte("1"), 0o644) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -190,16 +217,36 @@ func TestAlteredPreparedTree(t *testing.T) {
 			w.create(map[string]string{"dir/changes": "0", "dir/stays": "same", "above": "same"})
 			w.sync("")
 			w.prepare()
-			testenv.Must(0, alter(w.nextTree()))(t)
+			next := w.nextTree()
+			testenv.Must(0, alter(next))(t)
 			commit := w.push(map[string]string{"dir/changes": "1"})
+			before, _ := os.ReadFile(elsewhere(next))
 			w.sync("")
+			if now, _ := os.ReadFile(elsewhere(next)); string(now) != string(before) {
+				t.Error("a file outside the tree was written")
+			}
+			testenv.Must(0, os.RemoveAll(elsewhere(next)))(t)
 			w.mustRead(widgets, map[string]string{"dir/changes": "1", "dir/stays": "same", "above": "same"})
 			w.mustBeSound(widgets, commit)
+			for _, left := range []string{"more", ".git/hooks/post-checkout", ".git/lockstep-index.lock"} {
+				if isThere(t, w.path(widgets, left)) {
+					t.Errorf("%s is in the tree", left)
+				}
+			}
 			w.mustVerify()
 			mustBeTidy(t, w)
 		})
 	}
 }
+
+// replaceByLink moves a part of a prepared tree out of it, and links to it.
+func replaceByLink(path string) error {
+	tree, _, _ := strings.Cut(path, "/.git")
+	return errors.Join(os.Rename(path, elsewhere(tree)), os.Symlink(elsewhere(tree), path))
+}
+
+// elsewhere returns a path outside the trees.
+func elsewhere(tree string) string { return filepath.Join(tree, "..", "..", "elsewhere") }
 
 // TestAlteredPublishedTree has a reader that alters the published tree before and after the next one is prepared, again
 // and again. No later tree may show it. The reader cannot restore the time of a file that it writes.
@@ -291,7 +338,7 @@ func TestPrepareStopsWhenWanted(t *testing.T) {
 			t.Logf("stopped within %v", time.Since(began))
 		} else {
 			testenv.Must(0, err)(t)
-			testenv.Must(0, f.discard(f.prepared()))(t)
+			testenv.Must(0, f.limitPrepared(0))(t)
 			f.emptyTrash()
 		}
 		mustBeTidy(t, w)
@@ -304,25 +351,28 @@ func TestPrepareStopsWhenWanted(t *testing.T) {
 // TestPreparedTreesGo has prepared trees that no sync will use. The next maintenance or sync discards them.
 func TestPreparedTreesGo(t *testing.T) {
 	t.Parallel()
-	for name, outdate := range map[string]func(w *world){
-		"unused for long": (*world).ageNextTree,
-		"another tree is published": func(w *world) {
+	for name, tc := range map[string]struct {
+		cfg     Config
+		outdate func(w *world)
+	}{
+		"unused for long": {Config{KeepPrepared: 1}, func(w *world) {}},
+		"another tree is published": {Config{}, func(w *world) {
 			next := w.nextTree()
 			aside := filepath.Join(w.volume.folder(repoPath(w.t, widgets)).dir, "aside")
 			testenv.Must(0, os.Rename(next, aside))(w.t)
 			w.push(map[string]string{"a": "2"})
 			w.sync("")
 			testenv.Must(0, os.Rename(aside, next))(w.t)
-		},
-		"the published tree is damaged": func(w *world) {
+		}},
+		"the published tree is damaged": {Config{}, func(w *world) {
 			path := w.path(widgets, "a")
 			testenv.Must(0, os.Chmod(path, 0o644))(w.t)
 			testenv.Must(0, os.WriteFile(path, []byte("fake"), 0o644))(w.t)
 			w.verify(true)
-		},
-		"the ref is removed": func(w *world) {
+		}},
+		"the ref is removed": {Config{}, func(w *world) {
 			testenv.Must(0, unpublish(w.path(widgets)))(w.t)
-		},
+		}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -334,7 +384,8 @@ func TestPreparedTreesGo(t *testing.T) {
 			if !w.isPrepared(widgets) {
 				t.Fatal("there is no prepared tree")
 			}
-			outdate(w)
+			tc.outdate(w)
+			w.volume = w.open(w.volume.Root(), tc.cfg)
 			w.gc(false)
 			if w.isPrepared(widgets) {
 				t.Error("the prepared tree is still there")
@@ -357,20 +408,19 @@ func TestPrepareIsLimited(t *testing.T) {
 		}
 	}
 	refused(w.volume, "not on the volume")
-	w.create(map[string]string{"a": noise(t, 1<<20)})
+	w.create(map[string]string{"a": "1"})
 	w.sync("")
 	w.gc(true)
 	refused(w.open(w.volume.Root(), Config{MaxRepoBytes: 1 << 10}), "the repository is large")
 	refused(w.open(w.volume.Root(), Config{MinFreeBytes: 1 << 60}), "the volume is full")
 	refused(w.open(w.volume.Root(), Config{Links: checkout.LinksSkip}), "another link policy")
 	before := w.volume.Usage(repoPath(t, widgets))
-	testenv.Must(0, disk.SetTime(w.path(widgets, "a"), time.Now()))(t) // so that it is copied instead of linked
 	w.prepare()
-	if now := w.volume.Usage(repoPath(t, widgets)); now.Added < before.Added+1<<20 {
+	if now := w.volume.Usage(repoPath(t, widgets)); now.Added <= before.Added {
 		t.Errorf("usage %+v, and %+v before", now, before)
 	}
 	refused(w.volume, "prepared already")
-	if got := w.gc(true); got.Usage.Trees != 1 || got.Usage.Bytes < before.Bytes+1<<20 {
+	if got := w.gc(true); got.Usage.Trees != 1 || got.Usage.Bytes <= before.Bytes {
 		t.Errorf("measured %+v, and %+v before", got.Usage, before)
 	}
 	for i := range maxPrepared + 3 {
@@ -430,9 +480,9 @@ func TestRefsUseOwnPreparedTrees(t *testing.T) {
 		for _, ref := range refs {
 			w.prepareRef(ref)
 			for _, tree := range testenv.Must(w.volume.folder(repoPath(t, widgets)).preparedTrees())(t) {
-				f := w.volume.folder(repoPath(t, widgets))
-				if built, _, _ := checkout.RefAndCommit(f.tree(tree.of)); strings.HasSuffix(built, "/"+ref) {
-					prepared[ref] = inode(t, f.next(tree.of))
+				path := w.volume.folder(repoPath(t, widgets)).next(tree.of)
+				if built, _, _ := checkout.GitDirOf(path).RefAndCommit(); strings.HasSuffix(built, "/"+ref) {
+					prepared[ref] = inode(t, path)
 				}
 			}
 		}
@@ -448,8 +498,8 @@ func TestRefsUseOwnPreparedTrees(t *testing.T) {
 	}
 }
 
-// TestPreparedTreeOfAnotherDepth syncs with more history, or into another store, than the tree was prepared with.
-func TestPreparedTreeOfAnotherDepth(t *testing.T) {
+// TestPreparedGitDirIsBroughtUpToDate syncs with more history, or into another store, than the tree was prepared with.
+func TestPreparedGitDirIsBroughtUpToDate(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.create(map[string]string{"a": "0"})
@@ -459,7 +509,8 @@ func TestPreparedTreeOfAnotherDepth(t *testing.T) {
 		func(req *SyncRequest) {},
 		func(req *SyncRequest) { req.Depth = 3 },
 		func(req *SyncRequest) { // into a new store
-			testenv.Must(0, testenv.Must(w.volume.folder(repoPath(t, widgets)).currentStore(nil))(t).requestRefetch())(t)
+			store := testenv.Must(w.volume.folder(repoPath(t, widgets)).currentStore(nil))(t)
+			testenv.Must(0, os.WriteFile(filepath.Join(store.dir, refetchMark), nil, 0o644))(t)
 		},
 		func(req *SyncRequest) { req.Depth = events.DepthFull },
 	} {
@@ -473,9 +524,52 @@ func TestPreparedTreeOfAnotherDepth(t *testing.T) {
 			t.Errorf("%d: the prepared tree was not used", i)
 		}
 		w.mustBeSound(widgets, commit)
-		if n, want := strings.Count(w.gitIn(widgets, "log", "--format=%H"), "\n")+1, []int{1, 3, 3, 6}[i]; n < want {
-			t.Errorf("%d: Git sees %d commits, want %d", i, n, want)
+		if isThere(t, w.path(widgets, ".git", "lockstep-prepared")) {
+			t.Errorf("%d: the tree is marked as prepared", i)
+		}
+		commits := 0
+		for range strings.Lines(w.gitIn(widgets, "log", "--format=%H")) {
+			commits++
+		}
+		if want := []int{1, 3, 3, 6}[i]; commits < want {
+			t.Errorf("%d: Git sees %d commits, want %d", i, commits, want)
 		}
 	}
 	w.mustVerify()
+}
+
+// TestPreparedCopiesAreCounted prepares a tree of files that cannot be linked any more.
+func TestPreparedCopiesAreCounted(t *testing.T) {
+	testenv.Long(t)
+	t.Parallel()
+	w := newWorld(t)
+	w.create(map[string]string{"a": string(make([]byte, 1<<20)), "b": "1"})
+	res := w.sync("")
+	w.gc(true)
+	linkUntilFull(t, w.path(res.Tree, "a"))
+	before := w.volume.Usage(repoPath(t, widgets)).Added
+	w.prepare()
+	if added := w.volume.Usage(repoPath(t, widgets)).Added - before; added < 1<<20 {
+		t.Errorf("the copy is not counted: %d bytes", added)
+	}
+	if inode(t, filepath.Join(w.nextTree(), "a")) == inode(t, w.path(res.Tree, "a")) {
+		t.Error("the file is not a copy")
+	}
+	commit := w.push(map[string]string{"b": "2"})
+	w.sync("")
+	w.mustBeSound(widgets, commit)
+}
+
+// linkUntilFull links a file until its file system allows no further link.
+func linkUntilFull(t *testing.T, path string) {
+	t.Helper()
+	dir := t.TempDir()
+	for i := range 70_000 {
+		err := os.Link(path, filepath.Join(dir, fmt.Sprint(i)))
+		if errors.Is(err, unix.EMLINK) {
+			return
+		}
+		testenv.Must(0, err)(t)
+	}
+	t.Skip("this file system has no limit of links that can be reached")
 }

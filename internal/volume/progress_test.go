@@ -152,3 +152,11 @@ func TestReporterCountsConcurrently(t *testing.T) {
 	newReporter(nil).count(1)
 	newReporter(nil).end()
 }
+
+func BenchmarkReporter(b *testing.B) {
+	g := newReporter(func(events.Progress) {})
+	g.begin(events.PhaseFetch, "objects", int64(b.N))
+	for b.Loop() {
+		g.count(1)
+	}
+}

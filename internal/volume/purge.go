@@ -15,19 +15,20 @@ import (
 
 // Purge makes the next [Volume.Sync] of each ref fetch everything again, and deletes the old copies as soon
 // as no name links to them and no reader or workspace pins them, without a grace: see "Steps of a purge" of
-// the package. The caller holds the lease with the fence, as for Sync, and requests the syncs.
-func (v *Volume) Purge(ctx context.Context, repo events.RepoPath, fence uint64) error {
+// the package. An earlier purge goes on, without fetching again, if its new store does not have the commit,
+// which may be "". The caller holds the lease with the fence, as for Sync, and requests the syncs.
+func (v *Volume) Purge(ctx context.Context, repo events.RepoPath, fence uint64, commit string) error {
 	if err := v.checkRequest(repo, fence); err != nil {
 		return err
 	}
 	f := v.folder(repo)
-	if err := v.purge(ctx, f, repo, fence); err != nil {
+	if err := v.purge(ctx, f, SyncRequest{Repo: repo, Fence: fence}, commit); err != nil {
 		return fmt.Errorf("purge %s: %w", repo, f.explain(ctx, fence, err))
 	}
 	return nil
 }
 
-func (v *Volume) purge(ctx context.Context, f folder, repo events.RepoPath, fence uint64) error {
+func (v *Volume) purge(ctx context.Context, f folder, req SyncRequest, commit string) error {
 	b, bound, err := f.readBinding()
 	switch {
 	case err != nil:
@@ -35,16 +36,22 @@ func (v *Volume) purge(ctx context.Context, f folder, repo events.RepoPath, fenc
 	case !bound && b.MovedAway != nil:
 		return conflict("it has moved to %s: purge that; what is left here goes with its grace", b.MovedAway.To)
 	case !bound:
-		return notHere(repo)
+		return notHere(req.Repo)
 	}
-	if err := f.record(ctx, fence); err != nil {
+	if err := f.record(ctx, req.Fence); err != nil {
 		return err
 	}
-	if err := f.guarded(ctx, fence, func() error { return f.beginPurge(b) }); err != nil {
+	goesOn, err := f.isPurgedOf(b, commit)
+	if err != nil {
 		return err
+	}
+	if !goesOn {
+		if err := f.guarded(ctx, req.Fence, func() error { return f.beginPurge(b) }); err != nil {
+			return err
+		}
 	}
 	v.done("purge begun")
-	s := &holder{v: v, f: f, fence: fence, binding: b}
+	s := &holder{v: v, f: f, fence: req.Fence, binding: b}
 	if err := s.tidyNow(ctx); err != nil {
 		return err
 	}
@@ -65,6 +72,20 @@ func (f folder) purgeMarks() ([]string, error) {
 func (f folder) isPurged(tree string) bool {
 	dir, err := checkout.GitDirOf(f.tree(tree)).Store()
 	return err == nil && store{dir}.isPurged()
+}
+
+// isPurgedOf reports whether a purge has begun whose new store does not have the commit.
+func (f folder) isPurgedOf(b binding, commit string) (purged bool, err error) {
+	marks, err := f.purgeMarks()
+	if err != nil || len(marks) == 0 || commit == "" {
+		return false, err
+	}
+	current, err := f.currentStore(b.MovedAway)
+	if err != nil || !current.isBegun() {
+		return false, err
+	}
+	has, err := holds(object.Open(current.dir), commit)
+	return !has, err
 }
 
 func (s store) isPurged() bool {

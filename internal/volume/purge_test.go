@@ -20,7 +20,7 @@ import (
 // purge begins a purge of acme/widgets.
 func (w *world) purge() {
 	w.t.Helper()
-	testenv.Must(0, w.volume.Purge(w.t.Context(), repoPath(w.t, widgets), w.fence.Add(1)))(w.t)
+	testenv.Must(0, w.volume.Purge(w.t.Context(), repoPath(w.t, widgets), w.fence.Add(1), ""))(w.t)
 }
 
 func (w *world) left(repo string) PurgeLeft {
@@ -118,7 +118,7 @@ func TestPurge(t *testing.T) {
 					t.Error("the old tree is still there")
 				}
 				w.gc(false)
-				w.mustVerify()
+				mustVerify(t, w)
 				mustBeTidy(t, w)
 				last := w.push(map[string]string{"a": "4"})
 				if again := w.syncDepth("", depth); again.After != last || again.Full {
@@ -175,6 +175,45 @@ func TestPurgeKeepsPinnedTrees(t *testing.T) {
 	w.mustBeSound(widgets, head)
 }
 
+// TestPurgeThatIsRepeatedGoesOn does not fetch again what is clean.
+func TestPurgeThatIsRepeatedGoesOn(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	_, leaked, after := w.leak(events.DepthFull)
+	replaced := testenv.Must(tree.Open(w.volume.Root(), widgets))(t)
+	defer replaced.Close()
+	w.sync("")
+	again := func() (stores []string) {
+		testenv.Must(0, w.volume.Purge(t.Context(), repoPath(t, widgets), w.fence.Add(1), leaked))(t)
+		w.sync("")
+		return testenv.Must(w.volume.folder(repoPath(t, widgets)).storeDirs())(t)
+	}
+	first := again()
+	if second := again(); !slices.Equal(first, second) {
+		t.Errorf("stores %q, after a repeated purge %q", first, second)
+	}
+	closeTree(t, replaced)
+	again()
+	w.mustLack(widgets, leaked, after)
+}
+
+func TestPurgeEndsPinsIfForced(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	_, leaked, after := w.leak(events.DepthFull)
+	replaced := testenv.Must(tree.Open(w.volume.Root(), widgets))(t)
+	defer replaced.Close()
+	head := w.sync("").After
+	w.purge()
+	w.sync("")
+	testenv.Must(w.volume.GC(t.Context(), GCRequest{Repo: repoPath(t, widgets), Fence: w.fence.Add(1), Full: true, EndPins: true}))(t)
+	if left := w.left(widgets); len(left.Pinned)+len(left.Paths)+len(left.Names) > 0 {
+		t.Errorf("left: %+v", left)
+	}
+	w.mustLack(widgets, leaked, after)
+	w.mustBeSound(widgets, head)
+}
+
 func TestPurgeOfSeveralRefs(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -190,7 +229,7 @@ func TestPurgeOfSeveralRefs(t *testing.T) {
 	w.sync("side")
 	w.mustLack(widgets, leaked)
 	w.mustBeSound(widgets+"@side", side)
-	w.mustVerify()
+	mustVerify(t, w)
 }
 
 func TestPurgeOfSubmodule(t *testing.T) {
@@ -226,7 +265,7 @@ func TestPurgeOfMovedRepository(t *testing.T) {
 	testenv.Must(w.volume.Sync(t.Context(), req))(t)
 	w.mustLack(gadgets, leaked, after)
 	w.mustVerifyAt(gadgets)
-	err := w.volume.Purge(t.Context(), repoPath(t, widgets), w.fence.Add(1))
+	err := w.volume.Purge(t.Context(), repoPath(t, widgets), w.fence.Add(1), "")
 	testenv.MustFail(t, err, events.ClassConflict, events.Permanent)
 }
 
@@ -300,7 +339,7 @@ func TestPurgeKilledAtEveryStep(t *testing.T) {
 			w.gc(false)
 			w.mustLack(widgets, leaked, after)
 			w.mustBeSound(widgets, head)
-			w.mustVerify()
+			mustVerify(t, w)
 			mustBeTidy(t, w)
 		})
 	}
@@ -313,12 +352,12 @@ func TestStalePurgeDoesNothing(t *testing.T) {
 	w.sync("")
 	fence := w.fence.Load()
 	w.sync("")
-	err := w.volume.Purge(t.Context(), repoPath(t, widgets), fence-1)
+	err := w.volume.Purge(t.Context(), repoPath(t, widgets), fence-1, "")
 	testenv.MustFail(t, err, events.ClassBusy, events.Contention)
 	if left := w.left(widgets); len(left.Paths) > 0 || checkout.GitDirOf(w.path(widgets)).IsMarked() {
 		t.Errorf("it changed something: %+v", left)
 	}
-	err = w.volume.Purge(t.Context(), repoPath(t, "acme/none"), w.fence.Add(1))
+	err = w.volume.Purge(t.Context(), repoPath(t, "acme/none"), w.fence.Add(1), "")
 	testenv.MustFail(t, err, events.ClassNotFound, events.Permanent)
 	if entries := testenv.Must(os.ReadDir(filepath.Join(w.volume.reposDir(), "acme")))(t); len(entries) != 1 {
 		t.Errorf("it made %v", entries)

@@ -2,7 +2,6 @@ package volume
 
 import (
 	"errors"
-	"fmt"
 	"net/http"
 	"os"
 	"testing"
@@ -100,56 +99,40 @@ func TestRemoveOfUnknownRepository(t *testing.T) {
 	}
 }
 
-// TestStaleOrCrashedRemoval has a newer holder sync at a step of a removal, which must fail, and then a removal die there,
-// which the next one continues.
 func TestStaleOrCrashedRemoval(t *testing.T) {
 	t.Parallel()
-	for _, whole := range []bool{true, false} {
-		for _, step := range []string{"fenced", "listed", "confirmed", "unpublished"} {
-			locked := step == "unpublished"
-			if locked && !whole {
-				continue
-			}
-			t.Run(fmt.Sprintf("%s/whole=%v", step, whole), func(t *testing.T) {
-				t.Parallel()
-				w := newWorld(t)
-				w.create(map[string]string{"a": "1"})
-				commit := w.commit("v1", gitserver.Edit{Write: map[string]string{"v": "1"}})
-				w.sync("")
-				w.sync("v1")
-				slow := w.open(w.volume.Root(), Config{})
-				remove := func(meanwhile func()) (bool, error) {
-					slow.cfg.Step = func(at string) {
-						if at == step {
-							meanwhile()
-						}
-					}
-					req := w.refRemoval("v1")
-					req.Force = true
-					if whole {
-						return slow.Remove(t.Context(), req)
-					}
-					return slow.RemoveRef(t.Context(), req)
-				}
-				if !locked {
-					_, err := remove(func() { w.sync("v1") })
-					testenv.MustFail(t, err, events.ClassBusy, events.Contention)
-					w.mustBeSound(widgets+"@v1", commit)
-				}
-				func() {
-					defer func() { _ = recover() }()
-					_, _ = remove(func() { panic("died") })
-					t.Error("it did not die")
-				}()
-				if !locked {
-					w.mustBeSound(widgets+"@v1", commit)
-				}
-				if !testenv.Must(remove(func() {}))(t) {
-					t.Error("the removal was not taken up again")
-				}
-				w.sync("v1")
-				w.mustBeSound(widgets+"@v1", commit)
-			})
+	w := newWorld(t)
+	commit := w.create(map[string]string{"a": "1"})
+	w.sync("")
+	req := w.removal()
+	req.Force = true
+	slow := w.open(w.volume.Root(), Config{})
+	slow.cfg.Step = func(step string) {
+		if step == "confirmed" {
+			w.sync("")
 		}
 	}
+	_, err := slow.Remove(t.Context(), req)
+	testenv.MustFail(t, err, events.ClassBusy, events.Contention)
+	w.mustBeSound(widgets, commit)
+
+	died := errors.New("died")
+	slow.cfg.Step = func(step string) {
+		if step == "unpublished" {
+			panic(died)
+		}
+	}
+	func() {
+		defer func() { _ = recover() }()
+		req.Fence = w.fence.Add(1)
+		_, _ = slow.Remove(t.Context(), req)
+		t.Error("it did not die")
+	}()
+	slow.cfg.Step = nil
+	req.Fence = w.fence.Add(1)
+	if removed := testenv.Must(slow.Remove(t.Context(), req))(t); !removed {
+		t.Error("the removal was not taken up again")
+	}
+	w.sync("")
+	w.mustBeSound(widgets, commit)
 }

@@ -11,7 +11,7 @@ import (
 
 // RemoveRef removes {owner}/{name}@{ref}. Unless forced, it first checks with the remote, and fails if the
 // ref still exists there or its state is unknown. The tree stays for its grace and while pinned; objects that
-// only the ref needed go with the store. It returns false if the ref was not published. It fails for the ref
+// only the ref needed are pruned later. It returns false if the ref was not published. It fails for the ref
 // of the plain name unless req.Plain is set, so that renaming a branch does not break readers. Without a ref,
 // it removes the plain name alone.
 func (v *Volume) RemoveRef(ctx context.Context, req RemoveRequest) (removed bool, err error) {

@@ -2,10 +2,7 @@ package volume
 
 import (
 	"errors"
-	"fmt"
 	"net/http"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -100,36 +97,20 @@ func TestRemoveRef(t *testing.T) {
 	}
 }
 
-// What only a removed ref needs goes with its store, which the next sync replaces, and the ref can be created again.
-func TestObjectsOfRemovedRefGo(t *testing.T) {
+// Objects that only a removed ref needs are pruned, and the ref can be created again.
+func TestObjectsOfRemovedRefArePruned(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.create(map[string]string{"a": "1"})
 	w.sync("")
-	large := map[string]string{}
-	for i := range 30 {
-		large[fmt.Sprint("v", i)] = noise(t, 1<<17)
-	}
-	commit := w.commit("v1", gitserver.Edit{Write: large})
+	w.commit("v1", gitserver.Edit{Write: map[string]string{"v": noise(t, 1<<20)}})
 	w.sync("v1")
-	f := w.volume.folder(repoPath(t, widgets))
-	store := testenv.Must(f.currentStore(nil))(t)
 	before := w.gc(true).Usage.Bytes
-	_ = os.Remove(filepath.Join(store.dir, refetchMark)) // should it have been loose objects
+	commit := w.git.Head(widgets, "refs/heads/v1")
 	w.deleteRef("refs/heads/v1")
 	testenv.Must(w.volume.RemoveRef(t.Context(), w.refRemoval("v1")))(t)
 	w.volume = w.open(w.volume.Root(), Config{Grace: 1})
-	if err := (&holder{v: w.volume, f: f, fence: 1}).prune(t.Context()); err == nil || store.needsRefetch() {
-		t.Errorf("a stale holder has requested a full fetch: %v", err)
-	}
-	w.gc(true)
-	if !store.needsRefetch() {
-		t.Error("no full fetch is requested")
-	}
-	w.push(map[string]string{"a": "2"})
-	w.sync("")
-	w.gc(true)
-	if freed := before - w.gc(true).Usage.Bytes; freed < 7<<20 { // the files in the tree and their objects
+	if freed := before - w.gc(true).Usage.Bytes; freed < 2<<20 { // the file in the tree and its object
 		t.Errorf("freed %d bytes", freed)
 	}
 	testenv.Must(0, w.git.SetRef(t.Context(), widgets, "refs/heads/v1", commit))(t)
@@ -190,6 +171,49 @@ func TestRemoveFormerDefaultBranch(t *testing.T) {
 		t.Errorf("the store holds %v", refs)
 	}
 	w.mustBeSound(widgets, commit)
+}
+
+func TestStaleOrCrashedRemovalOfARef(t *testing.T) {
+	t.Parallel()
+	for _, step := range []string{"fenced", "listed", "confirmed"} {
+		w := newWorld(t)
+		w.create(map[string]string{"a": "1"})
+		commit := w.commit("v1", gitserver.Edit{Write: map[string]string{"v": "1"}})
+		w.sync("")
+		w.sync("v1")
+		slow := w.open(w.volume.Root(), Config{})
+		slow.cfg.Step = func(at string) {
+			if at == step {
+				w.sync("v1")
+			}
+		}
+		req := w.refRemoval("v1")
+		req.Force = true
+		_, err := slow.RemoveRef(t.Context(), req)
+		if step == "fenced" && err == nil {
+			t.Errorf("%s: no error", step)
+		}
+		testenv.MustFail(t, err, events.ClassBusy, events.Contention)
+		w.mustBeSound(widgets+"@v1", commit)
+
+		slow.cfg.Step = func(at string) {
+			if at == step {
+				panic("died")
+			}
+		}
+		func() {
+			defer func() { _ = recover() }()
+			req.Fence = w.fence.Add(1)
+			_, _ = slow.RemoveRef(t.Context(), req)
+			t.Error("it did not die")
+		}()
+		w.mustBeSound(widgets+"@v1", commit)
+		slow.cfg.Step = nil
+		req.Fence = w.fence.Add(1)
+		if !testenv.Must(slow.RemoveRef(t.Context(), req))(t) {
+			t.Errorf("%s: the removal was not taken up again", step)
+		}
+	}
 }
 
 // The plain name is removed with its ref only on request, and the next sync publishes it again.

@@ -1,6 +1,7 @@
 package volume
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"iter"
@@ -22,7 +23,7 @@ type Horizon struct {
 // horizon is the [Horizon] of one sync.
 type horizon struct {
 	Horizon
-	queried, known bool // known: the query succeeded
+	queried, known bool
 }
 
 // retiredTree is a tree that is no longer published. The mtime of its mark file is when it was retired, and
@@ -39,8 +40,33 @@ func (r retiredTree) isNamed(h horizon) bool {
 	return !h.known || r.lastNamed == "" || h.Unsettled != "" && !events.EntryAfter(h.Unsettled, r.lastNamed)
 }
 
-// queryResults queries the horizon, once per sync. It runs under the lease but before taking the file lock, because the
-// query may be slow.
+// queryHorizon queries the horizon at most once per sync, and only if there is a tree to retire or a tree that only an
+// unsettled result protects. It runs under the lease but before taking the file lock, because the query may be slow.
+func (h *holder) queryHorizon(ctx context.Context) error {
+	if h.v.cfg.Results == nil || h.horizon.queried {
+		return nil
+	}
+	links, _, err := h.activeLinks()
+	if err != nil {
+		return err
+	}
+	unmarked, err := h.f.unlinked(links)
+	if err != nil {
+		return err
+	}
+	expired, err := h.f.expired(links, h.v.cfg.Grace)
+	if err != nil {
+		return err
+	}
+	if len(unmarked) == 0 && !slices.ContainsFunc(expired, func(t retiredTree) bool {
+		return t.lastNamed != "" && !h.isUnprotected(t)
+	}) {
+		return nil
+	}
+	h.queryResults(ctx)
+	return nil
+}
+
 func (h *holder) queryResults(ctx context.Context) {
 	if h.v.cfg.Results == nil || h.horizon.queried {
 		return
@@ -136,7 +162,7 @@ func (f folder) unretire(trees iter.Seq[string]) error {
 	return disk.SyncDir(f.retired())
 }
 
-// expired returns the retired trees past their grace. They may be pinned or named by results.
+// expired returns the retired trees past their grace, oldest first. They may be pinned or named by results.
 func (f folder) expired(links map[string]string, grace time.Duration) (trees []retiredTree, err error) {
 	linked := linkedTrees(links)
 	marks, err := disk.ReadDir(f.retired())
@@ -153,6 +179,7 @@ func (f folder) expired(links map[string]string, grace time.Duration) (trees []r
 			trees = append(trees, tree)
 		}
 	}
+	slices.SortFunc(trees, func(a, b retiredTree) int { return cmp.Compare(b.age, a.age) })
 	return trees, nil
 }
 
@@ -163,6 +190,13 @@ func (f folder) readMark(tree string) (retiredTree, error) {
 	}
 	content, err := os.ReadFile(f.mark(tree))
 	return retiredTree{tree, time.Since(info.ModTime()), strings.TrimSpace(string(content))}, err
+}
+
+// reclaimable returns the retired trees that may be deleted, oldest first: past their grace, and not named by
+// an unsettled result or past KeepNamed. They must be claimed first. The caller holds the file lock.
+func (h *holder) reclaimable(links map[string]string) ([]retiredTree, error) {
+	trees, err := h.f.expired(links, h.v.cfg.Grace)
+	return slices.DeleteFunc(trees, func(t retiredTree) bool { return t.isNamed(h.horizon) && !h.isUnprotected(t) }), err
 }
 
 // dropMarks removes the marks of trees that are gone or published again.

@@ -172,11 +172,13 @@ func TestResultsAreQueriedAtMostOncePerSync(t *testing.T) {
 			t.Errorf("%s: %d queries, want %d", when, w.queries, want)
 		}
 	}
-	sync(1, "the first time")
+	sync(0, "the first time")
+	sync(0, "nothing new")
 	w.push(map[string]string{"a": "2"})
 	sync(1, "a tree to retire")
+	sync(1, "one past its grace")
 	w.push(map[string]string{"a": "3"})
-	sync(1, "another to retire, and one past its grace")
+	sync(1, "both")
 	w.volume.cfg.Grace = time.Hour
 	sync(0, "all within their grace")
 }

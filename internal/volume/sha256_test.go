@@ -81,7 +81,7 @@ func TestOtherFormat(t *testing.T) {
 	if commits := w.gitIn(widgets, "rev-list", "--count", "HEAD"); commits != "4" {
 		t.Errorf("%s commits in the full history", commits)
 	}
-	w.mustVerify()
+	mustVerify(t, w)
 }
 
 func changed(files []events.File) (lines []string) {
@@ -89,6 +89,14 @@ func changed(files []events.File) (lines []string) {
 		lines = append(lines, string(file.Status)+" "+file.Path)
 	}
 	return lines
+}
+
+func mustVerify(t *testing.T, w *world) {
+	t.Helper()
+	report := testenv.Must(w.volume.Verify(t.Context(), VerifyRequest{Repo: repoPath(t, widgets), Fence: w.fence.Add(1)}))(t)
+	if report.Found > 0 || report.Trees == 0 || report.Objects == 0 {
+		t.Errorf("verify: %.1000v", report)
+	}
 }
 
 // TestFormatChanges replaces the remote's repository by one of the other object format, and back. The trees published before
@@ -119,7 +127,7 @@ func TestFormatChanges(t *testing.T) {
 		w.mustBeSound(widgets, commit)
 		w.mustRead(widgets, map[string]string{"b": format, "same": "same"})
 		w.mustBeSound(old.Tree, before)
-		w.mustVerify()
+		mustVerify(t, w)
 		next := w.push(map[string]string{"c": "3"})
 		old, before = w.sync(""), next
 		w.mustBeSound(widgets, next)
@@ -142,7 +150,7 @@ func TestOtherFormatOverOldProtocol(t *testing.T) {
 	again := w.create(map[string]string{"a": "3"})
 	w.sync("")
 	w.mustBeSound(widgets, again)
-	w.mustVerify()
+	mustVerify(t, w)
 }
 
 // TestEmptyRepositoryOfOtherFormat has no ref, over both protocols.

@@ -4,7 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"slices"
+	"path/filepath"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -161,13 +161,15 @@ func (m *meter) countBuilt(dst string, files *checkout.Files) {
 		return
 	}
 	built := tally{shared: map[disk.Inode]uint64{}}
-	for _, path := range pathsIn(dst, slices.Concat(files.Written, files.GitWritten)) {
+	own, _ := checkout.GitDirOf(dst).Files()
+	for _, path := range append(own, pathsIn(dst, files.Written)...) {
 		if info, err := os.Lstat(path); err == nil {
 			built.add(info)
 		}
 	}
 	m.built = built.bytes
-	if info, err := os.Lstat(dst); err == nil { // takes as much as most folders
+	empty := filepath.Join(checkout.GitDirOf(dst).Dir, "refs", "tags") // takes as much as most folders
+	if info, err := os.Lstat(empty); err == nil {
 		folder := tally{}
 		folder.add(info)
 		m.built += files.Folders * folder.bytes

@@ -215,6 +215,41 @@ func TestSSHServerErrors(t *testing.T) {
 	}
 }
 
+func TestEmptyRepositoryOverSSH(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	server := w.withSSH()
+	testenv.Must(0, w.git.CreateEmpty(t.Context(), widgets))(t)
+	_, err := w.volume.Sync(t.Context(), w.sshRequest(server, ""))
+	testenv.MustFail(t, err, events.ClassNoRef, events.Permanent)
+	_, err = w.volume.Sync(t.Context(), w.sshRequest(server, "none"))
+	testenv.MustFail(t, err, events.ClassNoRef, events.Permanent)
+	mustCloseConnections(t, server)
+}
+
+// TestRemoveChecksRemoteOverSSH checks that a repository is removed only if the remote reports it as missing.
+func TestRemoveChecksRemoteOverSSH(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	server := w.withSSH()
+	w.create(map[string]string{"a": "1"})
+	req := w.sshRequest(server, "")
+	testenv.Must(w.volume.Sync(t.Context(), req))(t)
+	remove := func() (bool, error) {
+		return w.volume.Remove(t.Context(), RemoveRequest{Repo: req.Repo, Auth: req.Auth, Fence: w.fence.Add(1)})
+	}
+	_, err := remove()
+	testenv.MustFail(t, err, events.ClassConflict, events.Permanent)
+	server.Answer(&gitserver.SSHAnswer{Stderr: "sh: git-upload-pack: not found", Status: 127})
+	_, err = remove()
+	testenv.MustFail(t, err, events.ClassServer, events.Retryable)
+	server.Answer(nil)
+	testenv.Must(0, w.git.Delete(widgets))(t)
+	if removed := testenv.Must(remove())(t); !removed {
+		t.Error("not removed")
+	}
+}
+
 func TestInvalidSSHServer(t *testing.T) {
 	t.Parallel()
 	for name, answer := range map[string]string{"a web server": "HTTP/1.1 400 Bad Request\r\n\r\n" + secret, "nothing": ""} {
@@ -282,4 +317,15 @@ func TestCancelClosesSSHConnection(t *testing.T) {
 			mustCloseConnections(t, server)
 		})
 	}
+}
+
+func TestPackOverLimitOverSSH(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	server := w.withSSH()
+	w.create(map[string]string{"a": strings.Repeat("x", 100)})
+	w.volume = w.open(t.TempDir(), Config{MaxPackBytes: 100})
+	_, err := w.volume.Sync(t.Context(), w.sshRequest(server, ""))
+	testenv.MustFail(t, err, events.ClassQuota, events.Permanent)
+	mustCloseConnections(t, server)
 }

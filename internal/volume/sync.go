@@ -25,6 +25,7 @@ func (v *Volume) Sync(ctx context.Context, req SyncRequest) (SyncResult, error) 
 	if err := v.checkRequest(req.Repo, req.Fence); err != nil {
 		return SyncResult{}, err
 	}
+	defer v.janitor.syncBegins()()
 	s := &syncer{builder: v.newBuilder(v.folder(req.Repo), req.Fence, req.Progress), req: req}
 	defer s.slot.leave()
 	res, err := s.run(ctx)
@@ -259,8 +260,8 @@ func (s *syncer) settle(ctx context.Context, t *target, tree string, res SyncRes
 	s.v.done("flipped")
 	_ = s.retireReplaced(ctx, replaced) // non-critical: the next holder cleans up
 	s.v.done("retired")
-	if s.store.hasGrown(s.tidied) {
-		_ = s.prune(ctx) // non-critical: the next sync tries again
+	if s.store.needsPrune(s.tidied) {
+		_ = s.prune(ctx) // non-critical: the next sync prunes again
 	}
 	res.Tree, res.Published = s.v.relative(s.f.tree(tree)), true
 	if s.v.cfg.Replaced != nil && t.now.ref == t.Ref.String() {

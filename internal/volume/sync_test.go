@@ -207,6 +207,39 @@ func TestAllEntryKinds(t *testing.T) {
 	}
 }
 
+func TestUnchangedFilesAreShared(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.create(map[string]string{"dir/same": "same", "changed": "1"})
+	old := w.sync("")
+	w.push(map[string]string{"changed": "2"})
+	now := w.sync("")
+
+	inode := func(tree, file string) os.FileInfo { return testenv.Must(os.Lstat(w.path(tree, file)))(t) }
+	if !os.SameFile(inode(old.Tree, "dir/same"), inode(now.Tree, "dir/same")) {
+		t.Error("an unchanged file was written anew")
+	}
+	if os.SameFile(inode(old.Tree, "changed"), inode(now.Tree, "changed")) {
+		t.Error("a changed file shares its inode with the old tree")
+	}
+	w.mustRead(old.Tree, map[string]string{"dir/same": "same", "changed": "1"})
+	w.mustRead(now.Tree, map[string]string{"dir/same": "same", "changed": "2"})
+}
+
+func TestTamperedFileIsNotReused(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.create(map[string]string{"victim": "honest", "other": "1"})
+	old := w.sync("")
+	if err := os.WriteFile(w.path(old.Tree, "victim"), []byte("forged!"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	commit := w.push(map[string]string{"other": "2"})
+	w.sync("")
+	w.mustRead(widgets, map[string]string{"victim": "honest", "other": "2"})
+	w.mustBeSound(widgets, commit)
+}
+
 func TestThinFetch(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -259,6 +292,16 @@ func TestTreesAreIndependent(t *testing.T) {
 		t.Errorf("a tree removed by hand was not built again: %+v", healed)
 	}
 	w.mustBeSound(widgets, third.After)
+}
+
+func TestDeletedStoreIsRecreated(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.create(map[string]string{"a": "1"})
+	res := w.sync("")
+	testenv.Must(0, os.RemoveAll(w.volume.folder(repoPath(t, widgets)).stores()))(t)
+	w.sync("")
+	w.mustBeSound(widgets, res.After)
 }
 
 // TestStoreIsKeptIfTreeIsUnreadable makes the alternates file of a tree unreadable.

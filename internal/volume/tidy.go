@@ -31,7 +31,9 @@ func (h *holder) tidy(ctx context.Context) error {
 
 // tidyNow is tidy whether it is due or not.
 func (h *holder) tidyNow(ctx context.Context) error {
-	h.queryResults(ctx)
+	if err := h.queryHorizon(ctx); err != nil {
+		return err
+	}
 	h.tidied = true
 	return h.f.guarded(ctx, h.fence, h.clear)
 }
@@ -78,7 +80,7 @@ func (h *holder) clear() error {
 	if err := h.f.discardAt(useless); err != nil {
 		return err
 	}
-	if err := h.discardExpired(links); err != nil { // before retiring: newly retired trees stay
+	if err := h.discardReclaimable(links); err != nil { // before retiring: newly retired trees stay
 		return err
 	}
 	pinned, err := h.discardReplaced(links)
@@ -125,17 +127,13 @@ func (f folder) discardAt(paths []string) error {
 	return nil
 }
 
-// discardExpired discards the retired trees past their grace that are not pinned, nor named by an unsettled result
-// within KeepNamed.
-func (h *holder) discardExpired(links map[string]string) error {
-	trees, err := h.f.expired(links, h.v.cfg.Grace)
+// discardReclaimable discards reclaimable trees except pinned ones.
+func (h *holder) discardReclaimable(links map[string]string) error {
+	trees, err := h.reclaimable(links)
 	if err != nil {
 		return err
 	}
 	for _, tree := range trees {
-		if tree.isNamed(h.horizon) && !h.isUnprotected(tree) {
-			continue
-		}
 		if _, err := h.f.discardUnpinned(tree.name); err != nil {
 			return err
 		}

@@ -104,6 +104,23 @@ func (f folder) discardStores(chosen func(n int) bool) error {
 	return nil
 }
 
+// markMovedAway marks the repository as moved away, atomically. The caller holds the file lock.
+func (f folder) markMovedAway(b binding, to events.RepoPath, fence uint64) error {
+	generations, err := f.generations()
+	if err != nil {
+		return err
+	}
+	last := b.MovedAway.lastStore()
+	if len(generations) > 0 {
+		last = max(last, generations[len(generations)-1])
+	}
+	left := tombstone{To: to, At: time.Now().UTC(), Fence: fence, Store: last}
+	if err := f.writeBinding(binding{Repo: b.Repo, MovedAway: &left}); err != nil {
+		return err
+	}
+	return f.limitPrepared(0)
+}
+
 // discardAll discards everything but the fence and adopted clones. The binding goes last, so that an
 // interrupted removal can be repeated.
 func (f folder) discardAll() error {

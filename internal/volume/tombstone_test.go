@@ -382,3 +382,24 @@ func TestPathBelowOldNameIsFreeAfterGrace(t *testing.T) {
 	w.syncAt(widgets+"/docs", "")
 	w.mustBeSound(widgets+"/docs", commit)
 }
+
+// A tree of a repository that has moved away is pinned after its grace. A sync of the new one looks at all trees no more often.
+func TestPinnedTreeOfMovedRepositoryDoesNotMakeTidyDue(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.volume.cfg.Grace = time.Hour
+	w.create(map[string]string{"a": "1"})
+	w.sync("")
+	w.rename(widgets, gadgets)
+	testenv.Must(0, w.volume.Move(t.Context(), w.move()))(t)
+	testenv.Must(w.git.Create(t.Context(), widgets, map[string]string{"b": "1"}))(t)
+	w.sync("")
+	f := w.volume.folder(repoPath(t, widgets))
+	b, _, err := f.readBinding()
+	testenv.Must(0, err)(t)
+	b.MovedAway.At = b.MovedAway.At.Add(-2 * time.Hour)
+	s := &holder{v: w.volume, f: f, binding: b}
+	if due := testenv.Must(s.isTidyDue())(t); due {
+		t.Error("all trees are looked at, though they were just now")
+	}
+}

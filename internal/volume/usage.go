@@ -85,26 +85,46 @@ func (v *Volume) measure(ctx context.Context, f folder) (Usage, error) {
 	return u, nil
 }
 
-// contents returns a text that changes when a tree, a store or a download comes or goes, and the number of trees.
-func (f folder) contents() (text string, trees int, err error) {
-	apps, err := disk.Glob(f.origins(), "*")
+// contents summarizes the trees and stores, and counts the trees.
+func (f folder) contents() (string, int, error) {
+	generations, err := f.generations()
+	if err != nil {
+		return "", 0, err
+	}
+	trees, err := disk.ReadDir(f.trees())
+	if err != nil {
+		return "", 0, disk.Error("list the trees", err)
+	}
+	prepared, err := f.preparedTrees()
+	if err != nil {
+		return "", 0, err
+	}
+	oldest, youngest := "", ""
+	if len(trees) > 0 {
+		oldest, youngest = trees[0].Name(), trees[len(trees)-1].Name()
+	}
+	text := fmt.Sprintf("stores %v, %d trees, %s to %s, %d prepared", generations, len(trees), oldest, youngest,
+		len(prepared))
+	if begun, err := (&lfs.Store{Dir: f.lfs()}).Incomplete(); err != nil || begun {
+		text += ", LFS downloads"
+	}
+	parts, err := f.listParts()
+	if err != nil {
+		return "", 0, err
+	}
+	if len(parts) > 0 {
+		text += fmt.Sprintf(", %d submodules", len(parts))
+	}
+	apps, err := disk.ReadDir(f.origins())
 	if err != nil {
 		return "", 0, disk.Error("list the folders of subtrees", err)
 	}
-	for _, dir := range append(apps, f.stores(), f.trees(), f.prepared(), f.parts()) {
-		info, err := os.Stat(dir)
-		switch {
-		case err == nil:
-			text += fmt.Sprintf("%s at %d, ", filepath.Base(dir), info.ModTime().UnixNano())
-		case !errors.Is(err, os.ErrNotExist):
-			return "", 0, disk.Error("look for changes", err)
+	for _, app := range apps {
+		if info, err := app.Info(); err == nil { // what its names link to may have changed
+			text += fmt.Sprintf(", subtrees of %s at %d", app.Name(), info.ModTime().UnixNano())
 		}
 	}
-	if begun, err := (&lfs.Store{Dir: f.lfs()}).Incomplete(); err != nil || begun {
-		text += "LFS downloads"
-	}
-	entries, err := disk.ReadDir(f.trees())
-	return text, len(entries), disk.Error("list the trees", err)
+	return text, len(trees), nil
 }
 
 // tally adds up a folder. A file with several hard links counts once; if own is set, it counts only if all

@@ -2,6 +2,7 @@ package volume
 
 import (
 	"crypto/rand"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -64,6 +65,33 @@ func TestGrowthIsEstimatedThenMeasured(t *testing.T) {
 	w.gc(false)
 	if after := w.volume.Usage(repo); !after.Measured.Equal(before.Measured) {
 		t.Error("it was measured again though nothing had changed")
+	}
+}
+
+// TestGrowthExcludesNeighbours writes 20 MiB elsewhere on the file system during a sync.
+func TestGrowthExcludesNeighbours(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	files := map[string]string{"big": noise(t, 1<<20)}
+	for i := range 100 {
+		files[fmt.Sprintf("folder%d/file", i)] = "x"
+	}
+	w.create(files)
+	neighbour := filepath.Join(t.TempDir(), "neighbour")
+	w.volume = w.open(w.volume.Root(), Config{Step: func(step string) {
+		if step == "built" {
+			file := testenv.Must(os.Create(neighbour))(t)
+			defer file.Close()
+			testenv.Must(file.WriteString(noise(t, 20<<20)))(t)
+			testenv.Must(0, file.Sync())(t) // so that it takes space
+		}
+	}})
+	w.sync("")
+	u := w.volume.Usage(repoPath(t, widgets))
+	estimate := u.Bytes + u.Added
+	measured := w.gc(true).Usage.Bytes
+	if low, high := measured*8/10, measured*12/10; estimate < low || estimate > high {
+		t.Errorf("estimated %d bytes, measured %d", estimate, measured)
 	}
 }
 
@@ -166,6 +194,33 @@ func TestDamagedUsageFileIsRewritten(t *testing.T) {
 	w.sync("")
 	if u := readCache[Usage](f.usage()); u.Bytes == 0 || u.Measured.IsZero() {
 		t.Errorf("usage %+v", u)
+	}
+}
+
+func TestUsageIsReadWhileItIsWritten(t *testing.T) {
+	t.Parallel()
+	f := folder{dir: t.TempDir()}
+	const bytes = 1 << 40
+	testenv.Must(0, f.writeUsage(Usage{Bytes: bytes}))(t)
+	written := make(chan error)
+	go func() {
+		var err error
+		for i := 0; i < 300 && err == nil; i++ {
+			err = f.writeUsage(Usage{Bytes: bytes})
+		}
+		written <- err
+	}()
+	for {
+		select {
+		case err := <-written:
+			testenv.Must(0, err)(t)
+			return
+		default:
+			if u := readCache[Usage](f.usage()); u.Bytes != bytes {
+				testenv.Must(0, <-written)(t)
+				t.Fatalf("read %+v", u)
+			}
+		}
 	}
 }
 

@@ -166,7 +166,7 @@ func (c *verifier) mark() error {
 	if err := c.f.forgetOrigins(dirs); err != nil {
 		return err
 	}
-	if err := c.f.discard(c.f.prepared()); err != nil {
+	if err := c.f.limitPrepared(0); err != nil {
 		return err
 	}
 	trees, stores, parts := c.check.Damaged()

@@ -27,14 +27,6 @@ func (w *world) verify(repair bool) fsck.Report {
 	return testenv.Must(w.volume.Verify(w.t.Context(), VerifyRequest{Repo: repoPath(w.t, widgets), Fence: w.fence.Add(1), Repair: repair}))(w.t)
 }
 
-func (w *world) mustVerify() {
-	w.t.Helper()
-	report := testenv.Must(w.volume.Verify(w.t.Context(), VerifyRequest{Repo: repoPath(w.t, widgets), Fence: w.fence.Load()}))(w.t)
-	if report.Found > 0 || report.Objects == 0 || report.Files == 0 {
-		w.t.Errorf("verify: %+v", report)
-	}
-}
-
 // flipBit flips one bit in the middle of a file and keeps its size, modification time and mode.
 func flipBit(t *testing.T, path string, at float64) {
 	t.Helper()
@@ -311,6 +303,25 @@ func TestVerifyReadsLargePacks(t *testing.T) {
 	report := w.verify(false)
 	if report.Found != 0 || report.Files != int64(len(files)) {
 		t.Errorf("report %+v of %d files", report, len(files))
+	}
+	if slices.ContainsFunc(report.Problems, func(p fsck.Problem) bool { return true }) {
+		t.Error(report.Problems)
+	}
+}
+
+// TestOldModesAreNotDamage syncs file modes that early versions of Git and other implementations write.
+func TestOldModesAreNotDamage(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.create(map[string]string{"a": "1"})
+	blob := testenv.Must(w.git.Blob(t.Context(), widgets, "content"))(t)
+	entries := testenv.Must(w.git.Tree(t.Context(), widgets,
+		gitserver.Entry{Mode: "100600", Name: "mine", Hash: blob}, gitserver.Entry{Mode: "100664", Name: "old", Hash: blob},
+		gitserver.Entry{Mode: "100775", Name: "run", Hash: blob}))(t)
+	testenv.Must(w.git.CommitTree(t.Context(), widgets, gitserver.Main, entries))(t)
+	w.sync("")
+	if report := w.verify(false); report.Found != 0 {
+		t.Errorf("found %+v", report)
 	}
 }
 

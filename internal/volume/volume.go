@@ -25,9 +25,10 @@ import (
 
 // Config configures a Volume and limits the resources of a sync. Zero fields take the defaults.
 type Config struct {
-	Grace     time.Duration       // how long a replaced tree stays for its readers; 5 min
-	KeepNamed time.Duration       // maximum extra time that a tree stays for unsettled results; 1 h
-	Links     checkout.LinkPolicy // symbolic links out of the tree; LinksKeep
+	Grace        time.Duration       // how long a replaced tree stays for its readers; 5 min
+	KeepNamed    time.Duration       // maximum extra time that a tree stays for unsettled results; 1 h
+	KeepPrepared time.Duration       // how long a prepared tree stays unused; 24 h
+	Links        checkout.LinkPolicy // symbolic links out of the tree; LinksKeep
 
 	MaxFiles         int           // changed files listed in a result; 1,000
 	MaxTreeFiles     int           // files in a tree; 1,000,000
@@ -60,8 +61,9 @@ type Config struct {
 
 func (cfg Config) withDefaults() (Config, error) {
 	limits := []int64{
-		int64(cfg.Grace), int64(cfg.KeepNamed), int64(cfg.MaxFiles), int64(cfg.MaxTreeFiles), cfg.MaxTreeBytes,
-		cfg.MaxFileBytes, cfg.MaxPackBytes, cfg.MaxInflatedBytes, int64(cfg.FetchTimeout),
+		int64(cfg.Grace), int64(cfg.KeepNamed), int64(cfg.KeepPrepared), int64(cfg.MaxFiles), int64(cfg.MaxTreeFiles),
+		cfg.MaxTreeBytes, cfg.MaxFileBytes,
+		cfg.MaxPackBytes, cfg.MaxInflatedBytes, int64(cfg.FetchTimeout),
 		cfg.MaxRepoBytes, cfg.MaxVolumeBytes, cfg.MinFreeBytes,
 	}
 	if slices.Min(limits) < 0 {
@@ -70,6 +72,7 @@ func (cfg Config) withDefaults() (Config, error) {
 	cfg.Grace = cmp.Or(cfg.Grace, 5*time.Minute)
 	cfg.Links = cmp.Or(cfg.Links, checkout.LinksKeep)
 	cfg.KeepNamed = cmp.Or(cfg.KeepNamed, time.Hour)
+	cfg.KeepPrepared = cmp.Or(cfg.KeepPrepared, 24*time.Hour)
 	cfg.MaxFiles = cmp.Or(cfg.MaxFiles, 1000)
 	cfg.MaxTreeFiles = cmp.Or(cfg.MaxTreeFiles, 1_000_000)
 	cfg.MaxTreeBytes = cmp.Or(cfg.MaxTreeBytes, 8<<30)

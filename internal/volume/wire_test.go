@@ -112,3 +112,18 @@ func TestInvalidDefaultBranches(t *testing.T) {
 		})
 	}
 }
+
+// TestErrorHidesRedirectHost checks that errors do not contain a host name chosen by the remote.
+func TestErrorHidesRedirectHost(t *testing.T) {
+	t.Parallel()
+	moved := httptest.NewServer(http.RedirectHandler("http://"+secret+".invalid/info/refs", http.StatusFound))
+	defer moved.Close()
+	w := newWorld(t)
+	req := w.request("")
+	req.URL = moved.URL + "/acme/widgets"
+	_, err := w.volume.Sync(t.Context(), req)
+	testenv.MustFail(t, err, events.ClassNetwork, events.Retryable)
+	if strings.Contains(err.Error(), secret) {
+		t.Errorf("the error repeats the remote: %v", err)
+	}
+}

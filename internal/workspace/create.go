@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"lockstep/internal/git/checkout"
+	"lockstep/internal/volume"
 	"lockstep/tree"
 )
 
@@ -27,6 +28,11 @@ func (c Create) Run(ctx context.Context) error {
 	if err := checkOutside(c.Dir, c.Root); err != nil {
 		return err
 	}
+	objects, err := volume.PinObjects(ctx, c.Tree.Dir())
+	if err != nil {
+		return err
+	}
+	defer objects.Close()
 	if err := os.MkdirAll(c.Dir, 0o755); err != nil {
 		return err
 	}

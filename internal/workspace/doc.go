@@ -24,8 +24,8 @@
 //
 // # What keeps a tree
 //
-// Exec holds the tree's pin (package tree) while the command runs, and with the tree stays its store, from which no
-// object is ever deleted. The command inherits only its standard input,
+// Exec holds the tree's pin (package tree) and that of the store's objects while the command runs: git may
+// find and use objects there that the tree does not need. The command inherits only its standard input,
 // output and error: with a descriptor of a file on the volume it could change what is read-only for it, or
 // hold locks. So a process that outlives the command has no workspace and does not keep the tree.
 //

@@ -12,6 +12,7 @@ import (
 	"syscall"
 
 	"lockstep/internal/execute"
+	"lockstep/internal/volume"
 	"lockstep/tree"
 )
 
@@ -62,6 +63,11 @@ func (e Exec) Run(ctx context.Context) (status syscall.WaitStatus, err error) {
 			e.Note(fmt.Sprintf("remove the workspace: %v; the next workspace exec tries again", removeErr))
 		}
 	}()
+	objects, err := volume.PinObjects(ctx, e.Tree.Dir())
+	if err != nil {
+		return 0, fmt.Errorf("create the workspace: %w", err)
+	}
+	defer objects.Close()
 	// The kernel sends Pdeathsig when the thread ends that started the child.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()

@@ -19,9 +19,6 @@ const alternates = "objects/info/alternates"
 
 // gitFiles returns the files in the .git of a workspace that differ from those of the tree, by their path in it.
 func gitFiles(t *tree.Tree) (map[string]string, error) {
-	if err := checkRepository(t.Dir()); err != nil {
-		return nil, err
-	}
 	git := checkout.GitDirOf(t.Dir())
 	config, err := os.ReadFile(filepath.Join(git.Dir, "config"))
 	if err != nil {
@@ -51,14 +48,6 @@ func gitFiles(t *tree.Tree) (map[string]string, error) {
 			t.Commit(), branch, t.Commit(), branch)
 	}
 	return files, nil
-}
-
-// checkRepository refuses a tree that is no Git repository.
-func checkRepository(tree string) error {
-	if checkout.SelectionOf(tree) != "" {
-		return errors.New("the tree of a view is no Git repository: use the name of its repository, without the view")
-	}
-	return nil
 }
 
 // remoteConfig returns the part of Git's configuration that a workspace has besides that of its tree. A

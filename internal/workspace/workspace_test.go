@@ -67,16 +67,6 @@ func TestCheckOutside(t *testing.T) {
 	}
 }
 
-func TestTreeOfViewIsNoRepository(t *testing.T) {
-	t.Parallel()
-	const commit = "d670460b4b4aece5915caf5c68d12f560a9fe3e4"
-	for tree, ok := range map[string]bool{"7-" + commit: false, "7-" + commit[:12]: true} {
-		if err := checkRepository(filepath.Join("trees", tree)); (err == nil) != ok {
-			t.Errorf("%s: %v", tree, err)
-		}
-	}
-}
-
 func TestSweepLeavesWhatIsInUse(t *testing.T) {
 	t.Parallel()
 	base := t.TempDir()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"os"
 	"path"
 	"runtime"
@@ -64,7 +65,7 @@ func (p *Plan) Build(
 		return nil, err
 	}
 	return &Files{
-		Written: written, Folders: b.folders, made: made, format: b.format, large: p.selects, parts: p.parts,
+		Written: written, Folders: b.folders, made: made, modes: b.modes, format: b.format, large: p.selects, parts: p.parts,
 		isSelection: p.selection != nil,
 	}, nil
 }
@@ -100,16 +101,21 @@ func (p *Plan) leavingLinks(
 
 const batchSize = 128 // items
 
-// build checks out the items into dst, an empty folder unless it is prepared. It returns the manifest and the paths of
-// new files. last is the tree to link from; "" for none.
+// inParts splits a list into a part for each goroutine, in order.
+func inParts[T any](list []T) iter.Seq[[]T] {
+	return slices.Chunk(list, max(len(list)/runtime.GOMAXPROCS(0)+1, batchSize))
+}
+
+// build checks out the items into dst, an empty folder. It returns the manifest and the paths of new files. last is
+// the tree to link from; "" for none.
 func (b *builder) build(ctx context.Context, dst, last string) (made manifest, written []string, err error) {
 	if err := checkLengths(dst, b.items); err != nil {
 		return nil, nil, err
 	}
-	if b.modes, err = probeModes(dst); err != nil {
-		return nil, nil, buildError(err)
-	}
 	if !b.prepared {
+		if b.modes, err = probeModes(dst); err != nil {
+			return nil, nil, buildError(err)
+		}
 		if err := b.makeFolders(ctx, dst); err != nil {
 			return nil, nil, err
 		}
@@ -325,10 +331,11 @@ func (w *worker) keepUnchanged(folder disk.Dir, _ *disk.Walker, it Item, name st
 // Files describes the files of a new tree.
 type Files struct {
 	Written    []string // paths of the files that are not hard links
-	GitWritten []string // paths of the files of its .git; set by WriteGit
+	GitWritten []string // paths of the new or overwritten files of its .git; set by WriteGit
 	Changed    []string // of a prepared tree, the folders that are new or have new or removed names; nil: all
 	Folders    int64    // number of folders created; 0 if a prepared tree was updated
 	made       manifest
+	modes      fileModes
 	format     object.Format
 	large      string // see [GitDir.Large]
 	parts      Parts

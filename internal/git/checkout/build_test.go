@@ -45,6 +45,15 @@ func TestBuildStopsAtOnce(t *testing.T) {
 	}
 }
 
+// TestFoldersOf counts the names in each folder of a manifest.
+func TestFoldersOf(t *testing.T) {
+	made := manifest{{path: "a"}, {path: "b/c/d"}, {path: "b/e"}, {path: "b/sub", mode: 0o160000}, {path: "bb"}, {path: "c/c/c"}}
+	want := []namesIn{{"", 4}, {"b", 3}, {"b/c", 1}, {"b/sub", 0}, {"c", 1}, {"c/c", 1}}
+	if got := foldersOf(made); fmt.Sprint(got) != fmt.Sprint(want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+}
+
 // TestFoldersByDepth lists each folder once, after its parent.
 func TestFoldersByDepth(t *testing.T) {
 	var items []Item

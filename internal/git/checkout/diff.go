@@ -110,8 +110,10 @@ func (p *Plan) differencesFrom(
 		return nil, false
 	}
 	commit := object.ParseID(base)
-	if p.comparesLast && p.last.commit == commit {
-		return p.sinceLast, true
+	if p.last != nil && p.last.commit == commit {
+		if found, err := p.changedSinceLast(); err == nil {
+			return found, true
+		}
 	}
 	defer func() {
 		if recover() != nil {
@@ -133,6 +135,43 @@ func (p *Plan) all(ctx context.Context, objects *object.Store, limit int) (found
 	}
 	defer object.RecoverCorrupt(&err)
 	return differences(ctx, objects, object.ZeroID, p.tree, limit)
+}
+
+// changedSinceLast lists the differences from the last tree, according to its manifest if its objects are no
+// longer in a store.
+func (p *Plan) changedSinceLast() ([]difference, error) {
+	if p.comparesLast {
+		return p.sinceLast, nil
+	}
+	last, err := p.last.read()
+	if err != nil {
+		return nil, err
+	}
+	items, err := p.Items()
+	if err != nil {
+		return nil, err
+	}
+	last = slices.DeleteFunc(slices.Clone(last), func(t tracked) bool { return t.inPart })
+	items = slices.DeleteFunc(items, func(it Item) bool { return it.inPart })
+	var found []difference
+	cut := func(until func(path string) bool) {
+		for len(last) > 0 && until(last[0].path) {
+			found = append(found, difference{path: last[0].path, before: side{last[0].mode, last[0].hash}})
+			last = last[1:]
+		}
+	}
+	for _, it := range items {
+		cut(func(path string) bool { return path < it.path })
+		now, was := side{it.mode, it.hash}, side{}
+		if len(last) > 0 && last[0].path == it.path {
+			was, last = side{last[0].mode, last[0].hash}, last[1:]
+		}
+		if now != was {
+			found = append(found, difference{path: it.path, before: was, after: now})
+		}
+	}
+	cut(func(string) bool { return true })
+	return found, nil
 }
 
 // listFiles returns the changed files, sorted by path. A deleted and an added file with the same content are a

@@ -6,7 +6,6 @@ import (
 	"os"
 	"path"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -43,9 +42,9 @@ const treeConfig = `[core]
 	auto = false
 `
 
-// WriteGit creates the .git of the tree at path, which has the files and commit checked out for ref. former is what
-// [GitDir.Former] is to return. alternates is the relative path of the store's objects. A selection's .git is not a
-// repository, because equal selections of several commits are one tree.
+// WriteGit creates the .git of the tree at path, which has the files and commit checked out for ref, or turns
+// that of a prepared tree into it. former is what [GitDir.Former] is to return. alternates is the relative path of the
+// store's objects. That of a selection is not a Git repository, because equal selections of several commits are one tree.
 func (f *Files) WriteGit(
 	path string, ref string, commit object.ID, former string, h History, links LinkPolicy, alternates string,
 ) error {
@@ -62,8 +61,9 @@ func (f *Files) WriteGit(
 	folders := []string{".", "objects", "objects/info"}
 	if f.isSelection {
 		contents[filepath.Base(g.Manifest())] = string(f.made.encode(f.format))
-		f.GitWritten = below(".git", slices.Collect(maps.Keys(contents)))
-		return writeFiles(g.Dir, folders, contents)
+		written, _, err := writeFiles(g.Dir, folders, contents, nil)
+		f.GitWritten = below(".git", written)
+		return err
 	}
 	maps.Copy(contents, map[string]string{
 		"config":         f.format.Configure(treeConfig),
@@ -90,14 +90,19 @@ func (f *Files) WriteGit(
 		contents[filepath.Base(g.PartsManifest())] = string(inParts.encode(f.format))
 	}
 	folders = append(folders, "objects/pack", "refs", "refs/heads", "refs/tags")
-	if f.Changed != nil {
-		f.Changed = append(f.Changed, below(".git", folders)...)
-	}
-	f.GitWritten = append(below(".git", slices.Collect(maps.Keys(contents))), ".git/index")
-	if err := writeFiles(g.Dir, folders, contents); err != nil {
+	written, changed, err := writeFiles(g.Dir, folders, contents,
+		[]string{filepath.Base(g.Index()), filepath.Base(g.Manifest())})
+	if err != nil {
 		return err
 	}
-	return g.writeIndex(own.encode(f.format))
+	if err := g.writeIndex(own.encode(f.format)); err != nil {
+		return err
+	}
+	if f.Changed != nil {
+		f.Changed = append(f.Changed, below(".git", changed)...)
+	}
+	f.GitWritten = append(below(".git", written), ".git/index")
+	return nil
 }
 
 // below returns the paths of names in a folder.
@@ -107,6 +112,20 @@ func below(folder string, names []string) []string {
 		paths[i] = path.Join(folder, name)
 	}
 	return paths
+}
+
+// Files lists the files in the .git, but not the manifest, which is a link to the index.
+func (g GitDir) Files() (paths []string, err error) {
+	err = filepath.WalkDir(g.Dir, func(path string, d os.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if !d.IsDir() && path != g.Manifest() {
+			paths = append(paths, path)
+		}
+		return nil
+	})
+	return paths, err
 }
 
 // Depth returns the requested depth of the history that Git sees in the tree.
@@ -163,16 +182,26 @@ func (g GitDir) Store() (string, error) {
 const indexLead = 2 * time.Second
 
 // writeIndex writes the index and links the manifest to it. Git replaces the index when it changes, which leaves
-// the manifest as it is.
+// the manifest as it is. It overwrites the index of a prepared tree, which is read completely when the tree is opened.
 func (g GitDir) writeIndex(content []byte) error {
-	if err := os.WriteFile(g.Index(), content, permRegular); err != nil {
+	if !isPair(g.Index(), g.Manifest()) {
+		for _, path := range []string{g.Index(), g.Manifest()} {
+			if err := os.RemoveAll(path); err != nil {
+				return err
+			}
+		}
+	}
+	if err := overwrite(g.Index(), content); err != nil {
 		return err
 	}
 	ahead := time.Now().Add(indexLead)
 	if err := os.Chtimes(g.Index(), ahead, ahead); err != nil {
 		return err
 	}
-	return os.Link(g.Index(), g.Manifest())
+	if err := os.Link(g.Index(), g.Manifest()); !errors.Is(err, os.ErrExist) {
+		return err
+	}
+	return nil
 }
 
 // OpenTree opens a published tree to build on. It returns nil if the tree is damaged or was built with another link

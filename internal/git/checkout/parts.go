@@ -210,6 +210,15 @@ func (m manifest) split() (own, inParts manifest) {
 	return own, inParts
 }
 
+// hasBelow reports whether m has entries in a folder. It may begin with any entry before them.
+func (m manifest) hasBelow(folder string) bool {
+	// They follow entries whose names begin with that of the folder and a byte before the slash.
+	i, _ := slices.BinarySearchFunc(m, folder+"/", func(t tracked, path string) int {
+		return strings.Compare(t.path, path)
+	})
+	return i < len(m) && strings.HasPrefix(m[i].path, folder+"/")
+}
+
 // Parts returns the submodules that the plan has.
 func (p *Plan) Parts() Parts { return p.parts }
 

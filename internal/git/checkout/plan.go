@@ -42,7 +42,8 @@ type Tree struct {
 	size    int // number of files, without those of submodules
 	inParts int // number of files of submodules
 	links   LinkPolicy
-	large   string // see [GitDir.Large]
+	modes   *fileModes // of new files in a prepared tree, or nil
+	large   string     // see [GitDir.Large]
 	parts   Parts
 
 	read func() (manifest, error) // returns the files; reads them once

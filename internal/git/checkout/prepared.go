@@ -3,39 +3,74 @@ package checkout
 import (
 	"context"
 	"errors"
-	"maps"
+	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 
 	"github.com/go-git/go-git/v5/plumbing/filemode"
+	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
 	"lockstep/internal/disk"
 	"lockstep/internal/git/object"
 )
 
-// errRebuild means that a prepared tree cannot become the tree of a plan.
-var errRebuild = errors.New("the plan rewrites files that have not changed")
+// errNotPrepared means that a folder does not have the names of the tree that it was prepared from.
+var errNotPrepared = errors.New("the prepared tree has missing or additional names")
 
-// Update turns dst, a private copy of the plan's last tree without its .git, into the plan's tree, also without one.
+// OpenPrepared opens the tree prepared at path, a private copy of the published tree last: it describes the files in
+// path, and where to link them from if that copy is damaged. It returns nil as [OpenTree] does.
+func OpenPrepared(path, last string, links LinkPolicy) *Tree {
+	t := OpenTree(path, links)
+	if t != nil {
+		t.path, t.modes = last, readMark(GitDirOf(path))
+	}
+	return t
+}
+
+// markFile in the .git of a prepared tree records the modes of new files.
+const markFile = "lockstep-prepared"
+
+// MarkPrepared completes the .git of a prepared tree whose folders, and files that no other tree shares, are on disk.
+func (f *Files) MarkPrepared(g GitDir) error {
+	return os.WriteFile(filepath.Join(g.Dir, markFile),
+		fmt.Appendf(nil, "%o %o\n", f.modes.regular, f.modes.executable), 0o644)
+}
+
+// readMark returns nil if there is none, or if it is damaged.
+func readMark(g GitDir) *fileModes {
+	content, err := readLine(filepath.Join(g.Dir, markFile))
+	if err != nil {
+		return nil
+	}
+	m := &fileModes{}
+	if _, err := fmt.Sscanf(content, "%o %o", &m.regular, &m.executable); err != nil {
+		return nil
+	}
+	return m
+}
+
+// Update turns dst, the prepared tree of the plan's last tree, into the plan's tree, apart from its .git.
 // Like [Plan.Build], it shares no file that was modified since it was written. It applies the plan's changes,
-// compares every other file by type, permissions, size, time and inode, and replaces modified ones. After an error the
-// tree at dst is unusable.
+// compares every other file by type, permissions, size, time and inode, replaces modified ones, and fails if
+// there are other names. After an error the tree at dst is unusable.
 func (p *Plan) Update(
 	ctx context.Context, objects *object.Store, items []Item, dst string, links LinkPolicy, limits Limits,
 	count func(files int64),
 ) (files *Files, err error) {
 	defer object.RecoverCorrupt(&err)
-	if !p.incremental || p.converted != nil {
-		return nil, errRebuild
+	modes := p.last.modes
+	if !p.incremental || p.converted != nil || modes == nil {
+		return nil, errNotPrepared
 	}
 	if err := p.makeRoom(dst); err != nil {
 		return nil, buildError(err)
 	}
 	b := &builder{
 		writer: writer{
-			objects: objects, format: p.Commit.Format(), links: links, large: p.large, filled: p.filled,
+			objects: objects, format: p.Commit.Format(), links: links, large: p.large, filled: p.filled, modes: *modes,
 		},
 		prepared: true, maxBytes: limits.MaxTreeBytes, items: items, count: count,
 	}
@@ -43,44 +78,39 @@ func (p *Plan) Update(
 	if err != nil {
 		return nil, err
 	}
-	changed, err := p.changedFolders(dst, b.rewritten)
-	if err != nil {
+	folders := foldersOf(made)
+	folders[0].names++ // the .git
+	if err := checkNames(ctx, dst, folders); err != nil {
 		return nil, buildError(err)
 	}
 	return &Files{
-		Written: written, Changed: changed, made: made, format: b.format, large: p.selects, parts: p.parts,
+		Written: written, Changed: p.changedFolders(folders, b.rewritten),
+		made: made, modes: b.modes, format: b.format, large: p.selects, parts: p.parts,
 	}, nil
 }
 
-// changedFolders returns the folders of the tree at dst that may be new or have new or removed names: those above the
-// changes of the plan and the entries at the paths in rewritten, which were created.
-func (p *Plan) changedFolders(dst string, rewritten []string) (changed []string, err error) {
-	touched := map[string]bool{"": true} // for the .git
-	touch := func(path string) {
-		for ; !touched[path]; path = disk.Parent(path) { // path itself is a folder if it is a submodule
-			touched[path] = true
-		}
-	}
+// changedFolders returns which of a tree's folders are new or have new or removed names: by the plan, or
+// because the entries at the paths in rewritten were created.
+func (p *Plan) changedFolders(folders []namesIn, rewritten []string) []string {
+	changed, touched := []string{}, map[string]bool{"": true} // the .git may have been replaced
 	for _, path := range rewritten {
-		touch(path)
+		touched[path], touched[disk.Parent(path)] = true, true // path is a folder if it is a submodule
 	}
 	for _, d := range p.changed {
-		touch(d.path)
-	}
-	tree, err := disk.NewWalker(dst)
-	if err != nil {
-		return nil, err
-	}
-	defer tree.Close()
-	for _, folder := range slices.Sorted(maps.Keys(touched)) {
-		switch _, err := tree.Enter(folder, disk.Dir.Open); {
-		case err == nil:
-			changed = append(changed, folder)
-		case !errors.Is(err, os.ErrNotExist) && !errors.Is(err, unix.ENOTDIR) && !errors.Is(err, unix.ELOOP):
-			return nil, err
+		folder := disk.Parent(d.path)
+		touched[folder] = true
+		// folders may come or go with it
+		for replaced := d.before.mode != 0 && d.after.mode != 0; !replaced && folder != ""; {
+			folder = disk.Parent(folder)
+			touched[folder] = true
 		}
 	}
-	return changed, nil
+	for _, f := range folders {
+		if touched[f.folder] {
+			changed = append(changed, f.folder)
+		}
+	}
+	return changed
 }
 
 // makeRoom removes what the plan changes, and creates the folders of what it adds.
@@ -151,4 +181,75 @@ func clearPath(d *disk.Walker, change difference) error {
 		}
 	}
 	return nil
+}
+
+// namesIn is a folder with the number of names that it must have.
+type namesIn struct {
+	folder string
+	names  int
+}
+
+// foldersOf returns the folders of a manifest in the order of their paths, submodules included.
+func foldersOf(made manifest) []namesIn {
+	folders := []namesIn{{"", 0}}
+	open := []int{0} // indexes of the current folder and its parents
+	for i, t := range made {
+		if t.mode == filemode.Submodule && made[i+1:].hasBelow(t.path) {
+			continue // a folder with files
+		}
+		for top := len(open) - 1; top > 0 && !strings.HasPrefix(t.path, folders[open[top]].folder+"/"); top-- {
+			open = open[:top]
+		}
+		for {
+			current := &folders[open[len(open)-1]]
+			start := len(current.folder)
+			if start > 0 {
+				start++
+			}
+			slash := strings.IndexByte(t.path[start:], '/')
+			current.names++
+			if slash < 0 {
+				break
+			}
+			open = append(open, len(folders))
+			folders = append(folders, namesIn{t.path[:start+slash], 0})
+		}
+		if t.mode == filemode.Submodule {
+			folders = append(folders, namesIn{t.path, 0})
+		}
+	}
+	return folders
+}
+
+// checkNames returns errNotPrepared unless the folders of a tree have as many names as they must. The names
+// of the manifest are known to exist.
+func checkNames(ctx context.Context, dst string, folders []namesIn) error {
+	g, ctx := errgroup.WithContext(ctx)
+	for part := range inParts(folders) {
+		g.Go(func() error {
+			to, err := disk.NewWalker(dst)
+			if err != nil {
+				return err
+			}
+			defer to.Close()
+			for _, f := range part {
+				if ctx.Err() != nil {
+					return stoppedBuild(ctx)
+				}
+				folder, err := to.Enter(f.folder, disk.Dir.Open)
+				if err != nil {
+					return err
+				}
+				names, err := folder.Count()
+				if err != nil {
+					return err
+				}
+				if names != f.names {
+					return errNotPrepared
+				}
+			}
+			return nil
+		})
+	}
+	return g.Wait()
 }
