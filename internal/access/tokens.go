@@ -90,7 +90,7 @@ func (t *Tokens) Create(ctx context.Context, app string) (Token, string, error) 
 
 // List returns all tokens, by app, then by age.
 func (t *Tokens) List(ctx context.Context) ([]Token, error) {
-	var all []Token
+	all := []Token{}
 	err := t.Each(ctx, func(one Token) error {
 		one.Hash = ""
 		all = append(all, one)

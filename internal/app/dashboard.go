@@ -9,6 +9,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"lockstep/events"
+	"lockstep/internal/cache"
 	"lockstep/internal/config"
 	"lockstep/internal/dashboard"
 	"lockstep/internal/feed"
@@ -63,16 +64,12 @@ const cellsAskedEvery = 5 * time.Second
 
 // shownCells returns the cells for the dashboard.
 func shownCells(cfg Config, client redis.UniversalClient) func(context.Context) []operate.Cell {
-	var mu sync.Mutex
-	var shown []operate.Cell
-	var asked time.Time
+	shown := cache.Cache[[]operate.Cell]{TTL: cellsAskedEvery, Timeout: cellsAskedEvery}
 	return func(ctx context.Context) []operate.Cell {
-		mu.Lock()
-		defer mu.Unlock()
-		if time.Since(asked) >= cellsAskedEvery {
-			shown, asked = operate.Directory(ctx, client, cfg.cells), time.Now()
-		}
-		return shown
+		all, _ := shown.Get(ctx, func(ctx context.Context) ([]operate.Cell, error) {
+			return operate.Directory(ctx, client, cfg.cells), nil
+		})
+		return all
 	}
 }
 

@@ -10,7 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"lockstep/events"
-	"lockstep/events/stream"
+	"lockstep/internal/cache"
 	"lockstep/internal/feed"
 	"lockstep/internal/operate"
 	"lockstep/internal/server"
@@ -71,7 +71,8 @@ type Dashboard struct {
 	access access
 
 	index     *repoIndex
-	histories histories
+	followers cache.Cache[[]feed.Follower]
+	histories *histories
 }
 
 // New returns a Dashboard that runs until ctx is done; [Dashboard.Wait] waits for its background work to end.
@@ -81,7 +82,8 @@ func New(ctx context.Context, cfg Config) (*Dashboard, error) {
 		return nil, err
 	}
 	d := &Dashboard{cfg: cfg, assets: assets, access: newAccess(cfg), tail: newTail(cfg.Redis, cfg.Results),
-		histories: histories{stream.NewReader(cfg.Redis)}}
+		followers: cache.Cache[[]feed.Follower]{TTL: followersKept, Timeout: followersWait},
+		histories: newHistories(cfg.Redis)}
 	d.hub = newHub(ctx, cfg.Log)
 	d.index = &repoIndex{page: cfg.Repos.Page, start: d.hub.run, limit: maxIndexed}
 	if d.pages, err = d.parsePages(); err != nil {

@@ -7,7 +7,11 @@ import (
 	"lockstep/internal/feed"
 )
 
-const followersShown = 30
+const (
+	followersShown = 30
+	followersKept  = 5 * time.Second // how long a list is reused: followers report every ten seconds
+	followersWait  = 10 * time.Second
+)
 
 // followerLine is a follower as shown.
 type followerLine struct {
@@ -32,7 +36,7 @@ func (d *Dashboard) followersShown(ctx context.Context) (lines []followerLine, m
 	if d.cfg.Followers == nil {
 		return nil, 0, nil
 	}
-	all, err := d.cfg.Followers(ctx)
+	all, err := d.followers.Get(ctx, d.cfg.Followers)
 	if err != nil {
 		return nil, 0, err
 	}

@@ -44,12 +44,15 @@ type indexed struct {
 	missing                 []string      // cells that did not answer
 }
 
-// get returns the last index. If that is older than a second and than 20 times what its build took, the next
+// get returns the last index, unless that is as old as the last visit. If that is older than a second and than 20 times what its build took, the next
 // is built in the background. Without an index, get waits for the first, and returns nil if that takes too
 // long.
 func (x *repoIndex) get(ctx context.Context, wait time.Duration) (*indexed, error) {
 	x.mu.Lock()
 	last := x.last
+	if last != nil && time.Since(last.at) > max(time.Minute, 40*last.spent) {
+		last = nil
+	}
 	if x.building == nil && (last == nil || time.Since(last.at) > max(time.Second, 20*last.spent)) {
 		x.building = make(chan struct{})
 		x.start(x.build)

@@ -34,6 +34,7 @@ func examineVolume(cfg config.Config) (checks Checks) {
 	checks = checks.with("file system", fileSystem(st, cfg))
 	checks = checks.with("file locks", fileLocks(dir))
 	checks = checks.with("sync", syncing(dir))
+	checks = checks.with("exchange of names", exchangeable(dir))
 	checks = checks.with("free space", freeSpace(st, cfg))
 	return checks.with("free inodes", freeInodes(st))
 }
@@ -74,6 +75,17 @@ func syncing(dir string) Check {
 			"to this disk", took.Round(time.Millisecond))
 	}
 	return passed("a file takes %v", took.Round(100*time.Microsecond))
+}
+
+func exchangeable(dir string) Check {
+	link, folder := filepath.Join(dir, "exchange-link"), filepath.Join(dir, "exchange-folder")
+	if err := errors.Join(os.Symlink("a", link), os.Mkdir(folder, 0o755)); err != nil {
+		return refused("%w", err)
+	}
+	if err := unix.Renameat2(unix.AT_FDCWD, link, unix.AT_FDCWD, folder, unix.RENAME_EXCHANGE); err != nil {
+		return warned("not supported (%v): plain clones cannot be adopted; move them away by hand", err)
+	}
+	return passed("works: plain clones can be adopted")
 }
 
 const overSMB = "symbolic links and file locks are unreliable over it; use NFS version 4 or a local disk"

@@ -55,7 +55,7 @@ type Box struct {
 
 func (o Outboxes) key(name string) string { return o.Namespace.Notifications() + ":" + name }
 
-// Apps returns the apps with waiting notifications. It takes two round trips.
+// Apps returns the apps with waiting notifications. It takes three round trips.
 func (o Outboxes) Apps(ctx context.Context) ([]App, error) {
 	pipe := o.Redis.Pipeline()
 	counts, sizes := pipe.HGetAll(ctx, o.key("counts")), pipe.HGetAll(ctx, o.key("sizes"))
@@ -116,9 +116,21 @@ func (o Outboxes) About(ctx context.Context, repo events.RepoPath) ([]Box, error
 		return nil, fmt.Errorf("read the outboxes: %w", err)
 	}
 	slices.Sort(apps)
-	keys := make([]boxKey, len(apps))
+	lengths := make([]*redis.IntCmd, len(apps))
+	_, err = o.Redis.Pipelined(ctx, func(pipe redis.Pipeliner) error {
+		for i, app := range apps {
+			lengths[i] = pipe.LLen(ctx, o.key("box:"+app+" "+repo.Key()))
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read the outboxes: %w", err)
+	}
+	var keys []boxKey
 	for i, app := range apps {
-		keys[i] = boxKey{app, repo.Key()}
+		if lengths[i].Val() > 0 {
+			keys = append(keys, boxKey{app, repo.Key()})
+		}
 	}
 	boxes, err := o.read(ctx, keys)
 	if err != nil {

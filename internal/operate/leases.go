@@ -3,6 +3,7 @@ package operate
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -119,6 +120,9 @@ func (l *Leases) Release(ctx context.Context, cell string, repo events.RepoPath,
 		return ReleasedLease{}, err
 	}
 	former, err := l.in(member).ForceRelease(ctx, repo.Key(), fence)
+	if errors.Is(err, locking.ErrNotHeld) {
+		err = fmt.Errorf("%w; look at the lease again for its current fence", err)
+	}
 	l.list(member).Forget() // even after an error: the lease may have been released
 	return ReleasedLease{repo.String(), fence, Party{former.Worker, former.Job, former.Operation}}, member.Explain(err)
 }

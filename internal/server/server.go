@@ -362,7 +362,7 @@ func answering(answer func(r *http.Request) (body any, err error)) http.Handler 
 // failWith responds with an error, or that Redis is unavailable.
 func failWith(w http.ResponseWriter, r *http.Request, err error) {
 	status := StatusOf(err)
-	if status == http.StatusServiceUnavailable {
+	if status == http.StatusServiceUnavailable && (r.Method == http.MethodGet || r.Method == http.MethodHead) {
 		w.Header().Set("Retry-After", retryAfter)
 	}
 	p, isProblem := errors.AsType[problem](err)
