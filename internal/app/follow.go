@@ -2,6 +2,8 @@ package app
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"log/slog"
 	"os"
 	"time"
@@ -27,7 +29,8 @@ type FollowConfig struct {
 	Depth  events.Depth // history to keep
 	Name   string       // in reports to the reader
 
-	TokenWait time.Duration // how long a refused token may be replaced
+	TokenWait    time.Duration // how long a refused token may be replaced
+	WipeOnRevoke bool          // then delete the copies
 
 	volume *volume.Volume
 	record *follow.Record
@@ -126,9 +129,33 @@ func runFollower(ctx context.Context, cfg Config) error {
 		return err
 	}
 	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return settleFollowed(ctx, cfg, f, runs) })
-	g.Go(func() error { return f.Run(ctx) })
+	settling, stop := context.WithCancel(ctx)
+	defer stop()
+	g.Go(func() error { return settleFollowed(settling, cfg, f, runs) })
+	g.Go(func() error {
+		defer stop()
+		err := f.Run(ctx)
+		if errors.Is(err, follow.ErrRevoked) {
+			err = revoked(ctx, cfg, f, err)
+		}
+		return err
+	})
 	return g.Wait()
+}
+
+// revoked deletes the copies of a follower whose token was removed, if that is asked for, and returns the
+// error that says so.
+func revoked(ctx context.Context, cfg Config, f *follow.Follower, err error) error {
+	if !cfg.follow.WipeOnRevoke {
+		cfg.Log.ErrorContext(ctx, "token removed, stopping; the copies stay", "root", cfg.Root)
+		return err
+	}
+	cfg.Log.ErrorContext(ctx, "token removed, deleting the copies", "root", cfg.Root)
+	if wiped := f.Wipe(ctx); wiped != nil {
+		return fmt.Errorf("the token was removed, but not all copies are deleted yet; the next start continues: %w", wiped)
+	}
+	cfg.Log.InfoContext(ctx, "copies deleted", "root", cfg.Root)
+	return err
 }
 
 // settleFollowed passes the results of the worker to a follower and its command until ctx is done.

@@ -23,7 +23,7 @@ type followFlags struct {
 	depth           string
 	repos           []string
 	tokenWait       time.Duration
-	reader          bool
+	wipe, reader    bool
 }
 
 func newFollowCommand(std term.Streams) *cobra.Command {
@@ -38,7 +38,8 @@ func newFollowCommand(std term.Streams) *cobra.Command {
 			"a connection, and removes repositories that the token no longer reads.\n" +
 			"\n" +
 			"The token file is read at each request. If the reader refuses the token for longer than\n" +
-			"--token-wait, the process stops with exit code 5. The copies stay.",
+			"--token-wait, the process stops with exit code 5. The copies stay, unless --wipe-on-revoke is given:\n" +
+			"then they are deleted first, pinned trees once their last pin is released.",
 		Example: "  lockstep follow https://lockstep.example.org --root /srv/repos --token-file /etc/lockstep/token\n" +
 			"  lockstep follow https://lockstep.example.org --root /srv/repos --token-file token --repo 'acme/*' " +
 			"--listen 127.0.0.1:8080",
@@ -82,6 +83,7 @@ func newFollowCommand(std term.Streams) *cobra.Command {
 	cmd.Flags().StringVar(&flags.name, "name", "", "`name` in the reader's list of followers (default the host name)")
 	cmd.Flags().DurationVar(&flags.tokenWait, "token-wait", 2*time.Minute, "`duration` for which a refused token may "+
 		"be replaced in its file before it counts as removed")
+	cmd.Flags().BoolVar(&flags.wipe, "wipe-on-revoke", false, "delete the copies once the token counts as removed")
 	cmd.Flags().BoolVar(&flags.reader, "reader", false,
 		"serve the copies to others over HTTP, to the API token; requires --listen")
 	return cmd
@@ -91,7 +93,7 @@ var followerName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$`)
 
 // config returns the configuration for following the reader at a URL.
 func (f followFlags) config(url string) (app.FollowConfig, error) {
-	cfg := app.FollowConfig{Repos: f.repos, Name: f.name, TokenWait: f.tokenWait}
+	cfg := app.FollowConfig{Repos: f.repos, Name: f.name, TokenWait: f.tokenWait, WipeOnRevoke: f.wipe}
 	if f.tokenFile == "" {
 		return cfg, errors.New("--token-file is required; create a token with lockstep tokens create --app NAME")
 	}

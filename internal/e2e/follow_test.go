@@ -241,16 +241,17 @@ func TestFollower(t *testing.T) {
 	}
 }
 
-// TestFollowerWhoseTokenIsRemoved stops, and keeps its copies; a replaced token goes on.
+// TestFollowerWhoseTokenIsRemoved stops, and keeps or deletes its copies; a replaced token goes on.
 func TestFollowerWhoseTokenIsRemoved(t *testing.T) {
 	testenv.Long(t)
 	t.Parallel()
 	o := startOrigin(t, "acme/widgets")
-	keeps, rotates := o.follow("--token-wait", "1s"), o.follow()
-	for _, f := range []*node{keeps, rotates} {
+	keeps, wipes, rotates := o.follow("--token-wait", "1s"), o.follow("--token-wait", "1s", "--wipe-on-revoke"), o.follow()
+	for _, f := range []*node{keeps, wipes, rotates} {
 		f.await("acme/widgets", o.git.Head("acme/widgets", "refs/heads/main"))
 		f.process.AwaitLog("caught up with the reader")
 	}
+	pinned := proctest.Must(tree.Open(wipes.root, "acme/widgets"))(t)
 	tokens := access.NewTokens(o.client, events.DefaultNamespace)
 	_, secret, err := tokens.Create(t.Context(), "search")
 	if err != nil {
@@ -263,7 +264,18 @@ func TestFollowerWhoseTokenIsRemoved(t *testing.T) {
 		t.Errorf("exit code %d, want %d", code, term.ExitRevoked)
 	}
 	if keeps.at("acme/widgets") == "" || !strings.Contains(keeps.process.Log.String(), "the copies stay") {
-		t.Error("the copies are gone, or it does not say that they stay")
+		t.Error("the copies of a follower without --wipe-on-revoke are gone, or it does not say that they stay")
+	}
+	wipes.await("acme/widgets", "")
+	if _, err := os.Stat(filepath.Join(pinned.Dir(), "README")); err != nil {
+		t.Errorf("the pinned tree is gone: %v", err)
+	}
+	proctest.Must(0, pinned.Close())(t)
+	if code := wipes.process.AwaitExit(time.Minute); code != term.ExitRevoked {
+		t.Errorf("exit code %d, want %d", code, term.ExitRevoked)
+	}
+	if _, err := os.Stat(pinned.Dir()); err == nil {
+		t.Error("the pinned tree is still there once it is unpinned")
 	}
 	rotates.await("acme/widgets", o.push("acme/widgets", "with the new token"))
 }

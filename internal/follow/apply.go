@@ -19,7 +19,8 @@ type job struct {
 // keyOf identifies a ref in the position; the zero ref the whole repository.
 func keyOf(repo events.RepoPath, ref events.Ref) string { return repo.Key() + " " + ref.String() }
 
-// Settle passes a result of the local worker to the follower. It returns once Run has recorded it, or ctx is done.
+// Settle passes a result of the local worker to the follower. It returns once Run or Wipe has recorded it, or
+// ctx is done.
 func (f *Follower) Settle(ctx context.Context, result events.Result) {
 	select {
 	case f.settled <- result:

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -158,6 +159,56 @@ func TestFormerDefaultBranch(t *testing.T) {
 	f.compareWith(t.Context(), repo, refs)
 	if got, want := kinds(), []string{"pushed refs/heads/main", "removed refs/heads/main", "pushed refs/heads/main"}; !slices.Equal(got, want) {
 		t.Errorf("later: %q, want %q", got, want)
+	}
+}
+
+// TestListsOfASlowReader get smaller pages until the reader answers in time, and larger ones again.
+func TestListsOfASlowReader(t *testing.T) {
+	testenv.Long(t)
+	t.Parallel()
+	const repos = 300
+	var isSlow atomic.Bool
+	isSlow.Store(true)
+	largest := 0
+	r := newReader(t, func(w http.ResponseWriter, r *http.Request) {
+		limit, _ := strconv.Atoi(r.URL.Query().Get("limit"))
+		largest = max(largest, limit)
+		after, _ := strconv.Atoi(r.URL.Query().Get("after"))
+		if isSlow.Load() && limit > 100 {
+			if limit > 500 {
+				w.WriteHeader(http.StatusGatewayTimeout)
+				return
+			}
+			fmt.Fprint(w, `{"repos":[`) // as far as it is
+			_ = http.NewResponseController(w).Flush()
+			<-r.Context().Done()
+			return
+		}
+		var texts []string
+		end := min(after+limit, repos)
+		for i := after; i < end; i++ {
+			texts = append(texts, fmt.Sprintf(`{"repo":"acme/r%d","refs":[]}`, i))
+		}
+		next := ""
+		if end < repos {
+			next = fmt.Sprintf(`,"next":"%d"`, end)
+		}
+		fmt.Fprintf(w, `{"repos":[%s]%s}`, strings.Join(texts, ","), next)
+	})
+	r.timeout = 2 * time.Second
+	got, err := r.Repos(t.Context())
+	if err != nil || len(got) != repos {
+		t.Errorf("%d repositories, %v", len(got), err)
+	}
+	isSlow.Store(false)
+	for range 5 {
+		largest = 0
+		if got, err := r.Repos(t.Context()); err != nil || len(got) != repos {
+			t.Errorf("%d repositories, %v", len(got), err)
+		}
+	}
+	if largest < 500 {
+		t.Errorf("pages of %d once the reader is fast", largest)
 	}
 }
 

@@ -185,7 +185,7 @@ func TestRepositoryThatCannotBeReadDelaysNoOther(t *testing.T) {
 	if len(*requested) != 1 || (*requested)[0].Repo.String() != "acme/gadgets" || (*requested)[0].Type != events.ChangePushed {
 		t.Errorf("requested %+v, want a sync of the other", *requested)
 	}
-	if !f.isOpen(repo) || f.checks[repo.Key()] == nil {
+	if !f.isOpen(repo) || f.checks[repo.Key()] == nil || !f.mayBeListed(repo) {
 		t.Error("the repository is not compared again")
 	}
 }

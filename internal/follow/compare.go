@@ -3,6 +3,7 @@ package follow
 import (
 	"context"
 	"errors"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -31,21 +32,29 @@ func (f *Follower) compare(ctx context.Context, repo events.RepoPath) {
 	}
 	if !f.compared[repo.Key()] {
 		f.compared[repo.Key()] = true
-		f.askRefs(ctx, repo)
+		f.askRefs(ctx, repo, 1)
 	}
 }
 
-func (f *Follower) askRefs(ctx context.Context, repo events.RepoPath) {
+// maxAsks is how often the refs of a repository are requested because a frame about it has arrived before the
+// answer. A repository may have more results than the reader has answers.
+const maxAsks = 3
+
+func (f *Follower) askRefs(ctx context.Context, repo events.RepoPath, try int) {
 	key, number := repo.Key(), f.position.number
 	f.ask(ctx, func() func() {
 		f.requests <- struct{}{}
 		refs, err := f.cfg.Reader.Refs(ctx, repo)
 		<-f.requests
 		return func() {
+			if f.touched[key] > number && try < maxAsks { // it may have been answered before that
+				f.askRefs(ctx, repo, try+1)
+				return
+			}
 			delete(f.compared, key)
 			f.noteRefs(ctx, repo, refs, err, number)
-			if f.touched[key] > number && f.isOpen(repo) { // it may have been answered before that frame
-				f.checkSoon(repo)
+			if f.touched[key] > number && f.isOpen(repo) {
+				f.checkLater(repo)
 			}
 		}
 	})
@@ -113,10 +122,11 @@ const removeAfter = 30 * time.Second
 // knownGone is the value in gone of a repository that the reader has reported as removed.
 var knownGone = time.Time{}.Add(1)
 
-// mayBeListed reports whether the reader's list may have refs of a repository. Only a list proves that a
+// mayBeListed reports whether the reader's list may have a repository. Only a list proves that a
 // response 404 is from the reader and not from a proxy.
 func (f *Follower) mayBeListed(repo events.RepoPath) bool {
-	return (f.repos[repo.Key()].Refs != nil || f.listed == 0) && !f.gone[repo.Key()].Equal(knownGone)
+	_, listed := f.repos[repo.Key()]
+	return (listed || f.listed == 0) && !f.gone[repo.Key()].Equal(knownGone)
 }
 
 // postpones reports whether it is too early to remove a repository, or its default branch, which is then
@@ -149,6 +159,7 @@ func (f *Follower) forget(repo events.RepoPath, number uint64) {
 // sync requests a sync of a ref. While the stream only repeats what was listed, the commit may be an older
 // one and is not announced.
 func (f *Follower) sync(ctx context.Context, repo events.RepoPath, ref Ref) {
+	f.noteLimited(ctx, repo, ref)
 	change := events.Change{
 		Type: events.ChangePushed, Repo: repo, URL: f.cfg.Reader.Remote(repo), Ref: ref.Ref, Depth: f.depthOf(ref),
 	}
@@ -180,6 +191,19 @@ func (f *Follower) hasHistory(repo events.RepoPath, ref Ref) bool {
 	return err == nil && ok && here.Depth.Covers(depth)
 }
 
+// noteLimited logs a ref once when the reader has less history than configured.
+func (f *Follower) noteLimited(ctx context.Context, repo events.RepoPath, ref Ref) {
+	key, depth := keyOf(repo, ref.Ref), f.depthOf(ref)
+	switch {
+	case depth.Covers(f.cfg.Depth):
+		delete(f.limited, key)
+	case f.limited[key] != depth:
+		f.limited[key] = depth
+		f.cfg.Log.InfoContext(ctx, "history is limited to what the origin keeps",
+			"repo", repo.String(), "ref", ref.Ref.String(), "depth", depth.String(), "wanted", f.cfg.Depth.String())
+	}
+}
+
 // remove requests the removal of a repository that is published here. Unless forced, the reader is asked once
 // more, under the lease.
 func (f *Follower) remove(ctx context.Context, repo events.RepoPath, force bool) {
@@ -201,6 +225,10 @@ const Source = "/hooks/follow"
 // request publishes a change for the worker.
 func (f *Follower) request(ctx context.Context, j job, change events.Change) {
 	change.Source, change.Credential = Source, f.cfg.Credential
+	// the repository or a ref of it goes away: log the others once more rather than keep these
+	if change.Type != events.ChangePushed {
+		maps.DeleteFunc(f.limited, func(key string, _ events.Depth) bool { return strings.HasPrefix(key, j.repo.Key()+" ") })
+	}
 	f.position.ask(j.key)
 	j.number = f.position.number
 	if err := f.publish(ctx, j, change); err != nil && ctx.Err() == nil {

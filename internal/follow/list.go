@@ -2,11 +2,17 @@ package follow
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"math/rand/v2"
 	"slices"
 	"strings"
+	"sync"
 	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"lockstep/events"
 )
 
 const (
@@ -32,16 +38,17 @@ func (f *Follower) list(ctx context.Context, all bool) {
 	f.listing = true
 	all, number := f.all, f.position.number
 	f.ask(ctx, func() func() {
-		repos, err := f.cfg.Reader.Repos(ctx)
-		return func() { f.noteList(ctx, listing{repos, all, number}, err) }
+		repos, unknown, err := f.listAll(ctx)
+		return func() { f.noteList(ctx, listing{repos, unknown, all, number}, err) }
 	})
 }
 
 // listing is a list of the reader.
 type listing struct {
-	repos  []Listed
-	all    bool   // compare it with everything that is published
-	number uint64 // of the last frame before the request
+	repos   []Listed
+	unknown []events.RepoPath // listed, but their refs could not be
+	all     bool              // compare it with everything that is published
+	number  uint64            // of the last frame before the request
 }
 
 // noteList takes note of a list, or of the error that there is none.
@@ -68,18 +75,20 @@ func (f *Follower) noteList(ctx context.Context, l listing, err error) {
 	before := f.repos
 	f.repos = map[string]Listed{}
 	for _, one := range l.repos {
-		if !f.selects(one.Repo) {
-			continue
-		}
 		f.repos[one.Repo.Key()] = one
-		switch was, known := before[one.Repo.Key()]; {
-		case !l.all && known && slices.Equal(was.Refs, one.Refs):
-		case one.Refs == nil || f.touched[one.Repo.Key()] > l.number:
+		switch same := slices.Equal(before[one.Repo.Key()].Refs, one.Refs); {
+		case (l.all || !same) && f.touched[one.Repo.Key()] > l.number:
 			f.compare(ctx, one.Repo)
-		default:
+		case l.all:
+			f.compareWith(ctx, one.Repo, one.Refs)
+		case !same:
 			f.forget(one.Repo, l.number)
 			f.compareWith(ctx, one.Repo, one.Refs)
 		}
+	}
+	for _, repo := range l.unknown {
+		f.repos[repo.Key()] = Listed{repo, before[repo.Key()].Refs}
+		f.compare(ctx, repo)
 	}
 	f.findMissing(ctx, before, l.all)
 	if f.listed == 0 {
@@ -114,10 +123,83 @@ func (f *Follower) findMissing(ctx context.Context, before map[string]Listed, al
 	}
 }
 
+// maxUnknown is the number of repositories whose refs cannot be listed, for a reason of their own, beyond
+// which there is no list.
+const maxUnknown = 16
+
+// listAll lists the selected repositories with their refs, in order. unknown are those whose refs cannot be listed.
+func (f *Follower) listAll(ctx context.Context) (repos []Listed, unknown []events.RepoPath, err error) {
+	all, err := f.cfg.Reader.Repos(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, one := range all {
+		if f.selects(one.Repo) {
+			repos = append(repos, one)
+		}
+	}
+	var mu sync.Mutex // guards unknown
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(listRequests)
+	for i, one := range repos {
+		if one.Refs != nil {
+			continue
+		}
+		g.Go(func() error {
+			refs, err := f.cfg.Reader.Refs(ctx, one.Repo)
+			if err == nil || errors.Is(err, ErrNotFound) { // removed since
+				repos[i].Refs = refs
+				return nil
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			if unknown = append(unknown, one.Repo); len(unknown) > maxUnknown || ctx.Err() != nil {
+				return err
+			}
+			return nil
+		})
+	}
+	err = g.Wait()
+	return slices.DeleteFunc(repos, func(one Listed) bool { return one.Refs == nil }), unknown, err
+}
+
 // checkMissing compares the repositories that are published and were not listed.
 func (f *Follower) checkMissing(ctx context.Context) {
 	for _, repo := range f.missing {
 		f.compare(ctx, repo)
 	}
 	f.missing = nil
+}
+
+// Wipe removes all copies of the reader's repositories, and returns once they are gone: a pinned tree is
+// deleted when its last pin is released. Run must have returned.
+func (f *Follower) Wipe(ctx context.Context) error {
+	clear(f.jobs)
+	clear(f.checks)
+	var unreadable error
+	for repo, err := range f.cfg.Volume.Repos() {
+		if err != nil {
+			unreadable = errors.Join(unreadable, err)
+			continue
+		}
+		f.remove(ctx, repo, true)
+	}
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	for len(f.jobs) > 0 || len(f.checks) > 0 {
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case result := <-f.settled:
+			f.settle(result)
+		case <-tick.C:
+			for key, c := range f.checks {
+				if time.Now().After(c.at) {
+					delete(f.checks, key)
+					f.remove(ctx, c.repo, true)
+				}
+			}
+		}
+	}
+	return unreadable
 }

@@ -12,6 +12,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"lockstep/events"
@@ -49,13 +50,23 @@ func waitOf(err error) time.Duration {
 	return 0
 }
 
+// errSlow means that a response took too long.
+var errSlow = errors.New("the reader took too long")
+
 // Reader is a client of a process with the role reader. It is safe for concurrent use.
 type Reader struct {
 	base      string // URL without a trailing slash
 	tokenFile string
 	http      *http.Client
 	timeout   time.Duration
+	page      atomic.Int64 // repositories in a page of a list
 }
+
+// Repositories in a page. A reader that takes too long for a page is asked for smaller ones.
+const (
+	maxPage = 1000
+	minPage = 10
+)
 
 // requestTimeout limits all requests except that for results, which does not end.
 const requestTimeout = 30 * time.Second
@@ -81,6 +92,7 @@ func NewReader(base, tokenFile string) (*Reader, error) {
 		http: &http.Client{
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		}}
+	r.page.Store(maxPage)
 	_, err = r.Token()
 	return r, err
 }
@@ -146,20 +158,25 @@ type Listed struct {
 // would be missing.
 func (r *Reader) Repos(ctx context.Context) (repos []Listed, err error) {
 	for next := ""; ; {
-		const limit = 100
 		var page struct {
 			Repos   []Listed `json:"repos"`
 			Next    string   `json:"next"`
 			Missing string   `json:"missing_cell"`
 		}
+		begin, limit := time.Now(), r.page.Load()
 		err := r.get(ctx, fmt.Sprintf("/api/v1/repos?limit=%d&after=%s", limit, url.QueryEscape(next)), &page)
 		switch {
+		case errors.Is(err, errSlow) && limit > minPage:
+			r.page.Store(max(minPage, limit/4))
+			continue
 		case err != nil:
 			return nil, fmt.Errorf("list repositories: %w", err)
 		case page.Repos == nil: // a reader lists none as []
 			return nil, errors.New("list repositories: the response is not that of a reader")
 		case page.Missing != "":
 			return nil, fmt.Errorf("list repositories: cell %s does not answer", page.Missing)
+		case time.Since(begin) < r.timeout/10:
+			r.page.Store(min(maxPage, 2*limit))
 		}
 		repos = append(repos, page.Repos...)
 		if page.Next == "" || page.Next == next {
@@ -209,8 +226,16 @@ func (r *Reader) Report(ctx context.Context, name string, report Report) error {
 const maxResponse = 64 << 20 // bytes
 
 func (r *Reader) get(ctx context.Context, path string, into any) error {
-	ctx, cancel := context.WithTimeout(ctx, r.timeout)
+	limited, cancel := context.WithTimeout(ctx, r.timeout)
 	defer cancel()
+	err := r.decode(limited, path, into)
+	if err != nil && limited.Err() != nil && ctx.Err() == nil {
+		return fmt.Errorf("%w: more than %v", errSlow, r.timeout)
+	}
+	return err
+}
+
+func (r *Reader) decode(ctx context.Context, path string, into any) error {
 	resp, err := r.send(ctx, http.MethodGet, path, nil, nil)
 	if err != nil {
 		return err
@@ -279,6 +304,8 @@ func failureOf(resp *http.Response) error {
 		return fmt.Errorf("HTTP %d: the reader redirects; use the URL that it is served at", resp.StatusCode)
 	case resp.StatusCode == http.StatusNotFound:
 		return errors.New("HTTP 404: this is not the URL of a reader; see docs/following.md")
+	case resp.StatusCode == http.StatusGatewayTimeout:
+		return fmt.Errorf("HTTP %d: %w", resp.StatusCode, errSlow)
 	}
 	err := fmt.Errorf("HTTP %d", resp.StatusCode)
 	if problem.Error != "" {
