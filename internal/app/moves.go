@@ -134,6 +134,9 @@ func (m moves) moveAll(ctx context.Context, repos []events.RepoPath) error {
 	for _, repo := range repos {
 		to, leaves := m.target(repo)
 		if !leaves { // the weights have changed, or it was moved by hand
+			mu.Lock()
+			report.Left--
+			mu.Unlock()
 			continue
 		}
 		if err := write(); err != nil {
@@ -144,9 +147,9 @@ func (m moves) moveAll(ctx context.Context, repos []events.RepoPath) error {
 			mu.Lock()
 			defer mu.Unlock()
 			switch {
-			case err == nil:
+			case err == nil, errors.Is(err, cells.ErrChanged):
 				report.Left--
-			case ctx.Err() == nil && !errors.Is(err, cells.ErrChanged):
+			case ctx.Err() == nil:
 				m.cfg.Log.WarnContext(ctx, "repository not moved to another cell, will retry", "repo", repo.String(), "to", to,
 					"error", err)
 				report.Fail(operate.FailedMove{Repo: repo.String(), From: m.cfg.Cell, To: to, Error: err.Error()})

@@ -168,9 +168,8 @@ func (d *Directory) Override(ctx context.Context, repo events.RepoPath, from, to
 		}
 		d.mu.RLock()
 		current, o := d.place(repo.Key()), d.overrides[repo.Key()]
-		_, known := d.index[to]
 		d.mu.RUnlock()
-		if !known {
+		if c, known := d.Cell(to); !known || c.State == Gone {
 			return fmt.Errorf("cell %s: %w", to, ErrNoCell)
 		}
 		if from != "" && current != from && current != to {

@@ -89,6 +89,9 @@ func moveRepo(
 	if err := mover.Move(ctx, repo, from.Name, to, true); err != nil {
 		return moved, err
 	}
+	if err := directory.Override(ctx, repo, to, to, true); err != nil { // a worker may have begun the move, by the weights
+		return moved, err
+	}
 	moved.Moved, moved.Seconds = true, int64(time.Since(began).Seconds())
 	return moved, nil
 }

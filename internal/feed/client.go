@@ -67,7 +67,11 @@ func (f *Feed) send(c *client) {
 			continue
 		}
 		if beat {
-			f.write(c, f.cfg.Stall, positionFrame(c.at))
+			frame := positionFrame(c.at)
+			if waits && len(c.inboxes) > 1 { // a position says that all results before it were sent
+				frame = []byte(":\n\n")
+			}
+			f.write(c, f.cfg.Stall, frame)
 			beats.Reset(f.cfg.Heartbeat)
 		}
 		var retry <-chan time.Time
@@ -121,6 +125,12 @@ const catchUpStall = 10 * time.Second
 // gets all that follow.
 func (f *Feed) catchUp(c *client, in *inbox) (last bool, err error) {
 	err = f.reads.Run(c.ctx, c.app, func() error {
+		select {
+		case f.batches <- struct{}{}:
+			defer func() { <-f.batches }()
+		case <-c.ctx.Done():
+			return context.Cause(c.ctx)
+		}
 		in.join() // first, so that it gets what comes after the batch
 		next, err := in.from.after(c.ctx, c.at[in.from.Cell])
 		if err != nil || !next.last {
@@ -165,8 +175,9 @@ func (f *Feed) deliver(c *client, from *source, entries []*entry, to position, l
 func (f *Feed) sendGone(c *client) {
 	ctx, cancel := context.WithTimeout(c.ctx, readTimeout)
 	defer cancel()
-	if ends, err := f.Locate(ctx, Start{}); err == nil {
-		f.write(c, f.cfg.Stall, goneFrame(&GoneError{ends}))
+	_, err := f.Locate(ctx, Start{Cursor: c.at.String()})
+	if gone, ok := errors.AsType[*GoneError](err); ok {
+		f.write(c, f.cfg.Stall, goneFrame(gone))
 	}
 	c.end()
 }

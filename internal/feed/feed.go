@@ -45,7 +45,10 @@ type Feed struct {
 	ctx    context.Context // done when Close is called
 	cancel context.CancelFunc
 	work   sync.WaitGroup // tails, tickers and clients
-	reads  access.Turns   // limits batches for clients that are behind
+
+	// limit the batches for clients that are behind, of each app and of all
+	reads   access.Turns
+	batches chan struct{}
 
 	mu      sync.Mutex
 	closed  bool
@@ -60,7 +63,8 @@ var (
 )
 
 const (
-	maxReads    = 64 // batches read from Redis that are being sent, of each app
+	maxReads    = 64  // batches read from Redis that are being sent, of each app
+	maxBatches  = 256 // the same, of all apps
 	readTimeout = 10 * time.Second
 )
 
@@ -75,7 +79,8 @@ func New(cfg Config) (*Feed, error) {
 	case min(cfg.Heartbeat, cfg.Check, cfg.Stall) < 0:
 		return nil, errors.New("feed: a limit is negative")
 	}
-	f := &Feed{cfg: cfg, reads: access.Turns{Max: maxReads}, clients: map[*client]struct{}{}}
+	f := &Feed{cfg: cfg, reads: access.Turns{Max: maxReads}, batches: make(chan struct{}, maxBatches),
+		clients: map[*client]struct{}{}}
 	f.ctx, f.cancel = context.WithCancel(context.Background())
 	return f, nil
 }

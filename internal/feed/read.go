@@ -121,7 +121,7 @@ func (f *Feed) Locate(ctx context.Context, start Start) (Cursor, error) {
 		}
 		sources = f.present()
 	}
-	to, ends := Cursor{}, Cursor{}
+	to, ends, answered := Cursor{}, Cursor{}, 0
 	gone := from.hasOther(sources) // perhaps with results after the cursor
 	var failed error
 	for _, s := range sources {
@@ -129,16 +129,17 @@ func (f *Feed) Locate(ctx context.Context, start Start) (Cursor, error) {
 		p, ok := from[s.Cell]
 		switch {
 		case err == nil:
+			answered++
 			to[s.Cell], ends[s.Cell] = at, read.end
 			gone = gone || read.gone
 		case ok:
-			to[s.Cell], failed = p, err
+			to[s.Cell], ends[s.Cell], failed = p, p, err
 		default:
 			return nil, err
 		}
 	}
 	switch {
-	case len(ends) == 0:
+	case answered == 0:
 		return nil, failed
 	case gone:
 		return nil, &GoneError{ends}

@@ -115,8 +115,11 @@ func (j *Job) wait(ctx context.Context, p *place) error {
 		if isPlaced {
 			l.release(p)
 		}
-		room := l.room(h, j.poll)
-		if p.sent && (own.in || room > 0) { // it may not cost its lease, nor room, to wait for itself
+		room := unlimited
+		if !p.sent || !own.in { // it may not cost its lease, nor room, to wait for itself
+			room = l.room(h, j.poll)
+		}
+		if p.sent && room > 0 {
 			room = unlimited
 		}
 		hasTurn := !s.isBlocked() && (asked || s.isFree() || p.sent && own.in && !own.shared)
@@ -195,8 +198,12 @@ func (j *Job) done(ctx context.Context, p *place, a wire.Answer) (again bool) {
 	}
 	l.mu.Unlock()
 	if report != "" {
+		returns := 0 // whether the repository comes back for its turn
+		if outcome == Refused {
+			returns = 1
+		}
 		_, news, _ := j.call(context.WithoutCancel(ctx), t, report, after.Milliseconds(), now.Sub(p.began).Milliseconds(),
-			string(reason))
+			string(reason), returns)
 		log := l.cfg.Log.With("host", t.Host, "credential", t.Credential)
 		if news && report == limited {
 			log.WarnContext(ctx, "host limited", "reason", string(reason), "until", until)

@@ -60,6 +60,7 @@ type Limiter struct {
 	ctx    context.Context // done after Close
 	stop   context.CancelCauseFunc
 	asleep atomic.Int64 // jobs that wait in this process until they ask Redis again
+	away   atomic.Bool  // Redis has failed to answer the last call
 
 	mu     sync.Mutex
 	jobs   int
@@ -224,15 +225,27 @@ func (h *host) admit() {
 	}
 }
 
+// hangs reports whether the host has left a request of a job that it has not answered waiting for a second.
+func (h *host) hangs(now time.Time) bool {
+	return slices.ContainsFunc(h.places, func(p *place) bool {
+		return p.sent && now.Sub(p.began) > time.Second && !p.job.turn(p.target).answered
+	})
+}
+
 // next returns the index of the next in the queue that may have a place, or -1: requests of jobs that hold their lease,
 // then pushes, then polls, but every tenth is a poll. A job has at most a quarter of the places, so that one with many
-// files does not keep the others out, and polls have half. An eighth, and all but silentLimit while the host does not
-// answer, is left to repositories that it has answered: it may fail for some only, and a timeout takes a minute.
+// files does not keep the others out, and polls have half. An eighth, at least one while a request hangs, and all but
+// silentLimit while the host does not answer, is left to repositories that it has answered: it may fail for some only,
+// and a timeout takes a minute.
 func (h *host) next() int {
 	if len(h.queue) == 0 || len(h.places) >= h.limit {
 		return -1
 	}
-	now, open, other := time.Now(), h.limit-h.limit/8, -1
+	now, reserved, other := time.Now(), h.limit/8, -1
+	if h.limit > 1 && h.hangs(now) {
+		reserved = max(1, reserved)
+	}
+	open := h.limit - reserved
 	if !h.answers(now) {
 		open = min(open, silentLimit)
 	}

@@ -4,6 +4,7 @@
 -- ARGV  1 clock offset in ms, 0 outside tests   2 target   3 ask, good, limited or left   4 repository   5 push or poll
 --       ask: 6 how many changes the process can take   7 random number from 0 to 30000
 --       limited: 6 ms to leave the host alone, 0 if it has not said   7 ms since the request began   8 reason
+--       9 1 if the repository comes back for its turn
 --
 -- state    blocked (until, ms), reason, strikes (blocks since the last good answer), allowed (repositories at a time after a
 --          block, 0 for no limit), probe (the first of them, which alone stays during a block), pushes (let in since the last
@@ -30,7 +31,7 @@ local fields = {'blocked', 'strikes', 'allowed', 'pushes', 'moved', 'rate'}
 local s, values = {}, redis.call('HMGET', KEYS[1], 'reason', 'probe', unpack(fields))
 for i, field in ipairs(fields) do s[field] = tonumber(values[i + 2] or '') or 0 end
 s.reason, s.probe = values[1] or '', values[2] or ''
-local back = math.max(0, s.moved - now) -- Redis' clock may go back, and with it all times; after an hour, places mean nothing
+local back = math.max(0, s.moved - now) -- Redis' clock may go back, and with it all times; after a minute, places mean nothing
 s.moved, s.blocked = s.moved - back, s.blocked - back
 if back > 60000 then redis.call('DEL', queue, due) end
 redis.call('ZADD', KEYS[2], text(now), ARGV[2])
@@ -70,7 +71,11 @@ elseif op == 'limited' then
   if now - tonumber(ARGV[7]) > s.blocked - 500 then s.strikes = s.strikes + 1 end -- round trips differ a little
   if after == 0 then after = math.min(1000 * 2 ^ (s.strikes - 1), 300000) end
   s.blocked, s.allowed, s.reason = math.max(s.blocked, now + math.max(after, 1000)), 1, ARGV[8]
-  if begins or not is_in then hold(held or at_end, now + 90000) end
+  if ARGV[9] == '0' then
+    leave(repo)
+  elseif begins or not is_in then
+    hold(held or at_end, now + 90000)
+  end
   move(0)
   return reply(0, begins)
 end

@@ -28,7 +28,7 @@ const (
 	RateLimit   Reason = "rate limit"   // the host has told the credential to wait
 	NoAnswer    Reason = "no answer"    // the host does not answer
 	ServerError Reason = "server error" // the host answers all with errors
-	SlowStart   Reason = "slow start"   // a block has ended; the number of jobs doubles with each good answer
+	SlowStart   Reason = "slow start"   // a block has ended; the number of repositories doubles with each good answer
 )
 
 // classes has the classes of the faults of a host.
@@ -46,7 +46,7 @@ type shared struct {
 	learned time.Time
 	until   time.Time // end of its block
 	reason  Reason
-	allowed int64 // jobs at a time after a block; 0 for no limit
+	allowed int64 // repositories at a time after a block; 0 for no limit
 	waiting int64 // repositories
 }
 
@@ -69,8 +69,12 @@ func (j *Job) call(ctx context.Context, t Target, op string, args ...any) (delay
 	keys := []string{l.cfg.Prefix + hostInfix + t.String(), l.cfg.Prefix + indexSuffix}
 	values, err := script.Run(ctx, l.cfg.Redis, keys, append([]any{0, t.String(), op, j.repo, kind}, args...)...).Slice()
 	if err != nil {
+		if !l.away.Swap(true) {
+			l.cfg.Log.WarnContext(ctx, "limits of hosts not shared, redis failed", "error", err)
+		}
 		return 0, false, err
 	}
+	l.away.Store(false)
 	number := func(i int) int64 { n, _ := values[i].(int64); return n }
 	reason, _ := values[1].(string)
 	l.mu.Lock()

@@ -141,7 +141,12 @@ func (n *Notifier) attempt(ctx context.Context, c claim) (outcome string, s sett
 		return "", settlement{what: isBack}, err
 	case errors.Is(err, errGone): // the next attempt sees the silenced watch, or another URL
 		why := time.Now().UTC().Format(time.RFC3339) + " " + errGone.Error()
-		return "", settlement{what: isBack, delay: idle}, errors.Join(err, n.cfg.Registry.Silence(ctx, w, why))
+		silenced := n.cfg.Registry.Silence(ctx, w, why)
+		if isRegistryFault(silenced) { // the watches are being moved
+			outcome, s = n.failed(c, 0)
+			return outcome, s, errors.Join(err, silenced)
+		}
+		return "", settlement{what: isBack, delay: idle}, errors.Join(err, silenced)
 	}
 	outcome, s = n.failed(c, retryAfter)
 	return outcome, s, err

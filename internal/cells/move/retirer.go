@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -39,8 +40,21 @@ const (
 
 // Run works until ctx is done.
 func (r Retirer) Run(ctx context.Context) {
+	var loops sync.WaitGroup
+	defer loops.Wait()
+	loops.Go(func() { r.loop(ctx, events.Namespace.Departing, r.resume) }) // which may wait for leases
+	r.loop(ctx, events.Namespace.Departed, r.retire)
+}
+
+// loop does what is due for the repositories of a sorted set until ctx is done.
+func (r Retirer) loop(ctx context.Context, key func(events.Namespace) string, fn duty) {
 	for ctx.Err() == nil {
-		if err := r.once(ctx); err != nil && ctx.Err() == nil {
+		self, ok := r.Directory.Cell(r.Cell)
+		err := cells.ErrNoCell
+		if ok {
+			err = r.each(ctx, key(self.Prefix), self, fn)
+		}
+		if err != nil && ctx.Err() == nil {
 			r.Log.WarnContext(ctx, "cannot clean up after repositories that moved to other cells, will retry", "error", err)
 		}
 		select {
@@ -50,24 +64,11 @@ func (r Retirer) Run(ctx context.Context) {
 	}
 }
 
-// once does what is due.
-func (r Retirer) once(ctx context.Context) error {
-	self, ok := r.Directory.Cell(r.Cell)
-	if !ok {
-		return cells.ErrNoCell
-	}
-	if err := r.each(ctx, self.Prefix.Departing(), self, r.resume); err != nil {
-		return err
-	}
-	return r.each(ctx, self.Prefix.Departed(), self, r.retire)
-}
+// duty returns when the next one of the repository is due, 0 if there is none.
+type duty func(ctx context.Context, self cells.Cell, repo events.RepoPath) (next time.Duration, err error)
 
-// each calls fn for the repositories of a sorted set that are due. fn returns when the next step is due, 0 if there is
-// none.
-func (r Retirer) each(
-	ctx context.Context, key string, self cells.Cell,
-	fn func(context.Context, cells.Cell, events.RepoPath) (next time.Duration, err error),
-) error {
+// each takes the steps of the repositories of a sorted set that are due.
+func (r Retirer) each(ctx context.Context, key string, self cells.Cell, fn duty) error {
 	now, err := stream.Time(ctx, r.Redis, key)
 	if err != nil {
 		return err
@@ -117,6 +118,9 @@ func (r Retirer) resume(ctx context.Context, self cells.Cell, repo events.RepoPa
 	move.Repo = repo
 	if err := r.Directory.Refresh(ctx); err != nil {
 		return completeAgain, err
+	}
+	if to, ok := r.Directory.Cell(move.Cell); !ok || to.State == cells.Gone {
+		return completeAgain, fmt.Errorf("%s is to move to cell %s: %w", repo, move.Cell, cells.ErrNoCell)
 	}
 	a, err := r.attempt(move, self.Name)
 	if err != nil {
@@ -192,7 +196,7 @@ func (r Retirer) isReady(
 	ctx context.Context, self cells.Cell, move state.CellMove, last string,
 ) (bool, error) {
 	to, ok := r.Directory.Cell(move.Cell)
-	if !ok {
+	if !ok || to.State == cells.Gone {
 		return false, fmt.Errorf("%s was moved to cell %s: %w", move.Repo, move.Cell, cells.ErrNoCell)
 	}
 	there, err := state.NewStore(r.Redis, to.Prefix).Load(ctx, move.Repo)
