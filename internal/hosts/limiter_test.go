@@ -5,7 +5,9 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -349,6 +351,57 @@ func TestJobThatEndsTakesNoPlaceOfAnother(t *testing.T) {
 		if place, err := w.client.ZScore(w.Context(), key, "acme/a").Result(); err != nil || place < 0 {
 			t.Errorf("the place of the second job is %v, %v", place, err)
 		}
+	})
+}
+
+// TestAnswerThatUsesUpTheQuotaLeavesNoPlace has repositories get what they have asked for, and with it the news that the next one has to wait: they do not come
+// back, so nobody waits behind them.
+func TestAnswerThatUsesUpTheQuotaLeavesNoPlace(t *testing.T) {
+	t.Parallel()
+	simulate(t, 1, nil, func(w *world) {
+		reset := strconv.FormatInt(time.Now().Add(5*time.Second).Unix(), 10)
+		last := wire.Answer{Status: http.StatusOK, Header: http.Header{"X-Ratelimit-Remaining": {"0"}, "X-Ratelimit-Reset": {reset}}}
+		if err := ask(t, w.processes[0], "acme/first", good); err != nil {
+			t.Fatal(err)
+		}
+		var dones []func(wire.Answer) bool
+		for n := range 10 {
+			j := w.processes[0].Job(repoName(n), false)
+			defer j.Leave(w.Context())
+			dones = append(dones, testenv.Must(j.With("robot").Acquire(w.Context(), forge))(t))
+		}
+		for _, done := range dones {
+			done(last)
+		}
+		mustWait(t, w.processes[0].Job("acme/next", false).Enter(w.Context(), robot))
+		if n := w.waiting(); n != 1 {
+			t.Errorf("%d repositories wait, want the one that was refused", n)
+		}
+	})
+}
+
+// TestFewPlacesKeepOne has a host of four places that leaves all unknown repositories without an answer: one place stays free for those that it answers.
+func TestFewPlacesKeepOne(t *testing.T) {
+	t.Parallel()
+	simulate(t, 1, func(cfg *hosts.Config) { cfg.Limit = 4 }, func(w *world) {
+		if err := ask(t, w.processes[0], "acme/known", good); err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(w.Context())
+		defer cancel()
+		for n := range 8 {
+			w.start(ctx, change{repo: repoName(n)}, forge, func(string) (time.Duration, wire.Answer) { return time.Minute, noAnswer })
+			time.Sleep(2 * time.Second)
+		}
+		soon, end := context.WithTimeout(w.Context(), time.Second)
+		defer end()
+		known := w.processes[0].Job("acme/known", false)
+		defer known.Leave(w.Context())
+		if _, err := known.With("robot").Acquire(soon, forge); err != nil {
+			t.Errorf("a known repository waits: %v", err)
+		}
+		cancel()
+		w.jobs.Wait()
 	})
 }
 
