@@ -3,6 +3,8 @@ package cache
 
 import (
 	"context"
+	"fmt"
+	"runtime/debug"
 	"sync"
 	"time"
 
@@ -41,7 +43,7 @@ func (c *Cache[T]) Get(ctx context.Context, read func(context.Context) (T, error
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.Timeout)
 		defer cancel()
 		began := time.Now()
-		last, err := read(ctx)
+		last, err := c.read(ctx, read)
 		c.keep(began, last, err)
 		return last, err
 	})
@@ -52,6 +54,16 @@ func (c *Cache[T]) Get(ctx context.Context, read func(context.Context) (T, error
 	case <-ctx.Done():
 		return last, context.Cause(ctx)
 	}
+}
+
+// read turns a panic into an error: nobody could recover from it in the goroutine of the read.
+func (*Cache[T]) read(ctx context.Context, read func(context.Context) (T, error)) (last T, err error) {
+	defer func() {
+		if cause := recover(); cause != nil {
+			err = fmt.Errorf("panic: %v\n%s", cause, debug.Stack())
+		}
+	}()
+	return read(ctx)
 }
 
 // keep keeps the result of a read, unless Forget was called since the read began.

@@ -44,9 +44,9 @@ type indexed struct {
 	missing                 []string      // cells that did not answer
 }
 
-// get returns the last index, unless that is as old as the last visit. If that is older than a second and than 20 times what its build took, the next
-// is built in the background. Without an index, get waits for the first, and returns nil if that takes too
-// long.
+// get returns the last index. If that is older than a second and than 20 times what its build took, the next is built in
+// the background. Without an index, or with one that is older than a minute and than 40 times that, get waits for the
+// next, and returns nil if that takes too long.
 func (x *repoIndex) get(ctx context.Context, wait time.Duration) (*indexed, error) {
 	x.mu.Lock()
 	last := x.last

@@ -228,7 +228,7 @@ func (h *host) admit() {
 // hangs reports whether the host has left a request of a job that it has not answered waiting for a second.
 func (h *host) hangs(now time.Time) bool {
 	return slices.ContainsFunc(h.places, func(p *place) bool {
-		return p.sent && now.Sub(p.began) > time.Second && !p.job.turn(p.target).answered
+		return p.sent && !p.began.IsZero() && now.Sub(p.began) > time.Second && !p.job.turn(p.target).answered
 	})
 }
 

@@ -72,7 +72,7 @@ elseif op == 'limited' then
   if after == 0 then after = math.min(1000 * 2 ^ (s.strikes - 1), 300000) end
   s.blocked, s.allowed, s.reason = math.max(s.blocked, now + math.max(after, 1000)), 1, ARGV[8]
   if ARGV[9] == '0' then
-    leave(repo)
+    if begins and is_in then leave(repo) end
   elseif begins or not is_in then
     hold(held or at_end, now + 90000)
   end

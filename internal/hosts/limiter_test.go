@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"net/http"
 	"slices"
-	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -359,8 +358,7 @@ func TestJobThatEndsTakesNoPlaceOfAnother(t *testing.T) {
 func TestAnswerThatUsesUpTheQuotaLeavesNoPlace(t *testing.T) {
 	t.Parallel()
 	simulate(t, 1, nil, func(w *world) {
-		reset := strconv.FormatInt(time.Now().Add(5*time.Second).Unix(), 10)
-		last := wire.Answer{Status: http.StatusOK, Header: http.Header{"X-Ratelimit-Remaining": {"0"}, "X-Ratelimit-Reset": {reset}}}
+		last := wire.Answer{Status: http.StatusOK, Header: http.Header{"X-Ratelimit-Remaining": {"0"}, "X-Ratelimit-Reset": {"5"}}}
 		if err := ask(t, w.processes[0], "acme/first", good); err != nil {
 			t.Fatal(err)
 		}
@@ -376,6 +374,28 @@ func TestAnswerThatUsesUpTheQuotaLeavesNoPlace(t *testing.T) {
 		mustWait(t, w.processes[0].Job("acme/next", false).Enter(w.Context(), robot))
 		if n := w.waiting(); n != 1 {
 			t.Errorf("%d repositories wait, want the one that was refused", n)
+		}
+	})
+}
+
+// TestProbeWhoseFirstAnswerUsesUpTheQuotaGoesOn has a host that allows one request every 5 s: the repository that is let in sends its second one when it may.
+func TestProbeWhoseFirstAnswerUsesUpTheQuotaGoesOn(t *testing.T) {
+	t.Parallel()
+	simulate(t, 1, nil, func(w *world) {
+		w.refuse("acme/x", tooMany(time.Second))
+		j := w.processes[0].Job("acme/a", false)
+		defer j.Leave(w.Context())
+		soon, cancel := context.WithTimeout(w.Context(), 10*time.Second)
+		defer cancel()
+		if err := j.Enter(soon, robot); err != nil {
+			t.Fatal(err)
+		}
+		for range 2 {
+			done, err := j.With("robot").Acquire(soon, forge)
+			if err != nil {
+				t.Fatal(err)
+			}
+			done(wire.Answer{Status: http.StatusOK, Header: http.Header{"X-Ratelimit-Remaining": {"0"}, "X-Ratelimit-Reset": {"5"}}})
 		}
 	})
 }

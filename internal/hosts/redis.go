@@ -64,12 +64,12 @@ func (j *Job) call(ctx context.Context, t Target, op string, args ...any) (delay
 	if j.poll {
 		kind = "poll"
 	}
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	limited, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	keys := []string{l.cfg.Prefix + hostInfix + t.String(), l.cfg.Prefix + indexSuffix}
-	values, err := script.Run(ctx, l.cfg.Redis, keys, append([]any{0, t.String(), op, j.repo, kind}, args...)...).Slice()
+	values, err := script.Run(limited, l.cfg.Redis, keys, append([]any{0, t.String(), op, j.repo, kind}, args...)...).Slice()
 	if err != nil {
-		if !l.away.Swap(true) {
+		if ctx.Err() == nil && !l.away.Swap(true) { // else it says nothing of Redis
 			l.cfg.Log.WarnContext(ctx, "limits of hosts not shared, redis failed", "error", err)
 		}
 		return 0, false, err

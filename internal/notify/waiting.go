@@ -55,7 +55,7 @@ type Box struct {
 
 func (o Outboxes) key(name string) string { return o.Namespace.Notifications() + ":" + name }
 
-// Apps returns the apps with waiting notifications. It takes three round trips.
+// Apps returns the apps with waiting notifications. It takes two round trips.
 func (o Outboxes) Apps(ctx context.Context) ([]App, error) {
 	pipe := o.Redis.Pipeline()
 	counts, sizes := pipe.HGetAll(ctx, o.key("counts")), pipe.HGetAll(ctx, o.key("sizes"))
@@ -109,7 +109,7 @@ func (o Outboxes) Boxes(ctx context.Context, app string, limit int) ([]Box, erro
 	return o.read(ctx, keys)
 }
 
-// About returns what waits to be posted about a repository, by app. It takes two round trips.
+// About returns what waits to be posted about a repository, by app. It takes three round trips.
 func (o Outboxes) About(ctx context.Context, repo events.RepoPath) ([]Box, error) {
 	apps, err := o.Redis.HKeys(ctx, o.key("counts")).Result()
 	if err != nil {

@@ -78,8 +78,8 @@ func NewHosts(reader hosts.Reader) *Hosts {
 	return &Hosts{reader: reader, cache: cache.Cache[[]hosts.Host]{TTL: sharedTTL, Timeout: readTimeout}}
 }
 
-// List returns the hosts and credentials used within a day, cached for 5 s. It ignores cancellation of ctx
-// and times out after 2 s.
+// List returns the hosts and credentials used within a day, cached for 5 s. The read does not end with ctx,
+// but after 2 s.
 func (h *Hosts) List(ctx context.Context) ([]hosts.Host, error) {
 	return h.cache.Get(ctx, h.reader.List)
 }

@@ -34,7 +34,7 @@ func NewStreams(client redis.UniversalClient, prefix string, topics ...string) *
 		cache: cache.Cache[[]stream.Statistics]{TTL: sharedTTL, Timeout: readTimeout}}
 }
 
-// Read returns the statistics of each topic, cached for 5 s. It ignores cancellation of ctx and times out after 2 s.
+// Read returns the statistics of each topic, cached for 5 s. The read does not end with ctx, but after 2 s.
 func (s *Streams) Read(ctx context.Context) ([]stream.Statistics, error) {
 	return s.cache.Get(ctx, func(ctx context.Context) ([]stream.Statistics, error) {
 		all := make([]stream.Statistics, 0, len(s.topics))
