@@ -285,10 +285,10 @@ func TestReceiverPlacesInAllCells(t *testing.T) {
 		"/dashboard/dead":    `(?s)<td data-l="Cell">eu-1<.*letter\?cell=eu-2&amp;id=6-1.*letter\?cell=eu-2&amp;id=5-1`,
 		"/dashboard/leases":  `(?s)>acme/held<.*<td data-l="Cell">eu-2<`,
 		fmt.Sprintf("/dashboard/leases/release?repo=acme/held&fence=%d&cell=eu-2", lease.Fence()): `Release the lease on acme/held\?(?s:.*)name="cell" value="eu-2"`,
-		fmt.Sprintf("/dashboard/leases/release?repo=acme/held&fence=%d&cell=eu-9", lease.Fence()): `cell &#34;eu-9&#34;: not found`,
+		fmt.Sprintf("/dashboard/leases/release?repo=acme/held&fence=%d&cell=eu-9", lease.Fence()): `cell &#34;eu-9&#34;: no such cell`,
 		"/dashboard/repo?repo=" + names["eu-2"]:                                                   `<dt>Cell</dt><dd>eu-2</dd>`,
 		"/dashboard/repo?repo=" + names["eu-1"]:                                                   `(?s)<dt>Remote</dt>`,
-		"/dashboard/repo?repo=acme/unknown-to-all":                                                `not found`,
+		"/dashboard/repo?repo=acme/unknown-to-all":                                                `unknown repository`,
 	} {
 		if _, text := getStatus(t, "http://"+addr+path); !regexp.MustCompile(want).MatchString(text) {
 			t.Errorf("GET %s: %s, want %s", path, text, want)

@@ -90,6 +90,10 @@ func DeadQuery(values url.Values) (query operate.LetterQuery, err error) {
 // oneDead answers a request about one letter, of ?cell= if there are several.
 func oneDead[T any](act func(ctx context.Context, cell, id string) (T, error)) http.Handler {
 	return answering(func(r *http.Request) (any, error) {
-		return act(r.Context(), r.URL.Query().Get("cell"), r.PathValue("id"))
+		body, err := act(r.Context(), r.URL.Query().Get("cell"), r.PathValue("id"))
+		if errors.Is(err, operate.ErrSeveralLetters) {
+			err = fmt.Errorf("%w with ?cell=", err)
+		}
+		return body, err
 	})
 }
