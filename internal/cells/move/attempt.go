@@ -200,10 +200,6 @@ func (a *attempt) complete(ctx context.Context) error {
 		}
 		refs := refsByHand(known)
 		if !a.isActive(there) {
-			if there.IsOccupied() { // by one that was renamed meanwhile
-				return events.Errorf(events.Permanent, events.ClassConflict, "move %s: another repository has come to this "+
-					"path in cell %s since the move began; move that one away or remove it", a.move.Repo, a.new.Name)
-			}
 			if err := a.activate(ctx, known, lease, len(refs) > 0); err != nil {
 				return err
 			}

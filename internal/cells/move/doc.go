@@ -64,9 +64,7 @@
 //	not wanted any more: the weights    before the mark, cells.ErrChanged
 //	changed, or the old cell was lost
 //	after the mark                      the move can only be completed; until then changes of the repository wait
-//	another repository has come to the  the move waits, with warnings, until that one is moved away or removed
-//	path in the new cell meanwhile
-//	the new cell is gone                it waits, with warnings, for a cell of that name
+//	the new cell is gone                the move waits, with warnings, for a cell of that name
 //	Redis has lost what a step wrote    the Retirer of the old cell finds the mark and completes the move again
 //	the remote does not answer          the repository is in the new cell; readers of the old one serve what they
 //	                                    have, and keep it, until the new one has fetched it
