@@ -88,8 +88,7 @@ type reposPage struct {
 	Found                          int // repositories that match
 	From, To                       int // positions among those that match, from 1
 	Before, After                  string
-	At                             time.Time // age of the index
-	Full                           bool      // there are too many for an index
+	Full                           bool // there are too many for an index
 }
 
 const (
@@ -139,7 +138,7 @@ func (d *Dashboard) loadRepos(ctx context.Context, q url.Values, _ bool) (any, e
 func (p *reposPage) cut(
 	all *indexed, q url.Values, prefix string, number int, size func(string) (int64, bool),
 ) (found []state.Summary) {
-	p.Indexed, p.At = true, all.at
+	p.Indexed = true
 	p.Total, p.Failing, p.Never, p.Removed = len(all.all), all.failing, all.never, all.removed
 	match := all.find(cmp.Or(strings.TrimSpace(q.Get("q")), prefix), q.Get("state"), q.Get("sort"), size)
 	if prefix != "" {

@@ -30,8 +30,8 @@
 //	client    the goroutine of the request, with a cursor. It reads from Redis, a batch at a time, until it has all
 //	          results. From then on its inbox gets what follows, until it holds 1,000 results or 256 KiB. An inbox that
 //	          is full, or has waited for more than 2 s, because the watches may have changed since, is emptied, and
-//	          the client reads from Redis again. Every 15 s it sends its position,
-//	          or a comment while one of several cells does not answer. At most 256 clients read a batch at a time
+//	          the client reads from Redis again. Every 15 s it sends its position, or a comment while one of several cells
+//	          does not answer. At most 256 clients read a batch at a time
 //	ticker    ends streams whose token was removed, every 2 s, and all when cells are added or removed
 //
 // So a slow client holds up no other, and needs no more memory than an inbox and a batch. A client that does not

@@ -198,12 +198,8 @@ func (j *Job) done(ctx context.Context, p *place, a wire.Answer) (again bool) {
 	}
 	l.mu.Unlock()
 	if report != "" {
-		returns := 0 // whether the repository comes back for its turn
-		if outcome == Refused {
-			returns = 1
-		}
 		_, news, _ := j.call(context.WithoutCancel(ctx), t, report, after.Milliseconds(), now.Sub(p.began).Milliseconds(),
-			string(reason), returns)
+			string(reason), outcome == Refused) // then the repository comes back for its turn
 		log := l.cfg.Log.With("host", t.Host, "credential", t.Credential)
 		if news && report == limited {
 			log.WarnContext(ctx, "host limited", "reason", string(reason), "until", until)

@@ -5,9 +5,9 @@
 //
 // An app receives the results of a repository in stream order. Each is retried until the app answers 2xx or the
 // schedule ends; then it becomes a dead letter. Deliveries are at least once: duplicates have the same webhook-id. An
-// unreachable app does not delay other apps; a slow one takes at most four of the posts in flight. A repository does not delay other repositories of the same app,
-// except that they share the app's limit on posts in flight. Each app in trouble, which has failed and accepted nothing
-// since, gets one post in flight, and all of them together at most half.
+// unreachable app does not delay other apps; a slow one takes at most four of the posts in flight. A repository does not
+// delay other repositories of the same app, except that they share the app's limit on posts in flight. Each app in
+// trouble, which has failed and accepted nothing since, gets one post in flight, and all of them together at most half.
 //
 // # Design
 //
