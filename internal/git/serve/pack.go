@@ -19,14 +19,6 @@ const (
 	copyChunk     = 64 << 10
 )
 
-// packStats counts how the objects of a pack were made.
-type packStats struct {
-	Objects int   // in the pack
-	Copied  int   // as they were stored
-	Deltas  int   // made for this pack
-	Bytes   int64 // of the pack
-}
-
 // packWriter writes a pack.
 type packWriter struct {
 	*selection
@@ -39,7 +31,6 @@ type packWriter struct {
 	chains   map[object.ID]int   // lengths of chains of deltas made for this pack
 	zlib     *zlib.Writer
 	buffer   []byte
-	stats    packStats
 }
 
 // packedOffsets are the offsets of the objects of one stored pack in the new one; 0 for those not written.
@@ -50,7 +41,7 @@ type packedOffsets struct {
 }
 
 // writePack writes the pack of a selection to w.
-func writePack(s *selection, ofs bool, format object.Format, w io.Writer) (stats packStats, err error) {
+func writePack(s *selection, ofs bool, format object.Format, w io.Writer) (err error) {
 	defer object.RecoverCorrupt(&err)
 	p := &packWriter{
 		selection: s, ofs: ofs, sum: format.NewSum(), offsets: make([]packedOffsets, s.stored.Packs()),
@@ -60,24 +51,23 @@ func writePack(s *selection, ofs bool, format object.Format, w io.Writer) (stats
 	p.zlib = zlib.NewWriter(p)
 	header := binary.BigEndian.AppendUint32([]byte("PACK\x00\x00\x00\x02"), uint32(s.count))
 	if _, err := p.Write(header); err != nil {
-		return p.stats, err
+		return err
 	}
 	for pack, n := range s.packed {
 		if n == 0 {
 			continue
 		}
 		if err := p.copyPack(pack, n); err != nil {
-			return p.stats, err
+			return err
 		}
 	}
 	for _, id := range s.loose {
 		if err := p.writeLoose(id); err != nil {
-			return p.stats, err
+			return err
 		}
 	}
 	_, err = p.Write(p.sum.Sum(nil))
-	p.stats.Objects, p.stats.Bytes = s.count, p.at
-	return p.stats, err
+	return err
 }
 
 // Write appends to the pack.
@@ -97,7 +87,6 @@ func (p *packWriter) copyPack(pack, n int) error {
 			return object.Corruptf("read a pack: %w", err)
 		}
 		offsets.moved = p.at - packHeader + 1
-		p.stats.Copied += n
 		return p.copy(body)
 	}
 	if n > count/4 {
@@ -223,7 +212,6 @@ func (p *packWriter) writeEntry(at object.Place) error {
 
 // copyEntry writes an object with the compressed data that is stored.
 func (p *packWriter) copyEntry(e object.Entry, kind plumbing.ObjectType, distance int64, base object.ID) error {
-	p.stats.Copied++
 	if _, err := p.Write(object.AppendEntry(nil, kind, e.Size, distance, base)); err != nil {
 		return err
 	}

@@ -190,8 +190,7 @@ func (p *plan) write(ctx context.Context, n *negotiation, w io.Writer) error {
 	}
 	format := n.repo.Format
 	p.difference, n.history, n.reach, n.repo = difference{}, nil, nil, nil // may be large, and a pack may take an hour
-	_, err = writePack(s, p.ofs, format, w)
-	return err
+	return writePack(s, p.ofs, format, w)
 }
 
 type writerFunc func([]byte) (int, error)
