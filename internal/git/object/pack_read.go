@@ -10,25 +10,37 @@ import (
 	"io"
 	"math"
 	"os"
+	"strings"
 
 	"github.com/go-git/go-git/v5/plumbing"
 )
 
 // pack is a pack and its index. Forks share both files.
 type pack struct {
-	path   string
 	index  *packIndex
-	file   *os.File // nil until opened
+	file   *os.File
 	forked bool
+}
+
+// openPack opens the pack at path, and its index.
+func openPack(path string) (*pack, error) {
+	index, err := openPackIndex(strings.TrimSuffix(path, ".pack") + ".idx")
+	if err != nil {
+		return nil, fmt.Errorf("index: %w", err)
+	}
+	file, err := os.Open(path)
+	if err != nil {
+		index.close()
+		return nil, err
+	}
+	return &pack{index: index, file: file}, nil
 }
 
 func (k *pack) close() {
 	if k.forked {
 		return
 	}
-	if k.file != nil {
-		_ = k.file.Close()
-	}
+	_ = k.file.Close()
 	k.index.close()
 }
 

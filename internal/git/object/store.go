@@ -77,7 +77,7 @@ func (o *Store) Fork() *Store {
 		p.list()
 		same := &repo{dir: p.dir, listed: true, err: p.err}
 		for _, k := range p.packs {
-			same.packs = append(same.packs, &pack{path: k.path, index: k.index, file: k.file, forked: true})
+			same.packs = append(same.packs, &pack{index: k.index, file: k.file, forked: true})
 		}
 		fork.repos = append(fork.repos, same)
 	}
@@ -123,19 +123,14 @@ func (p *repo) openPacks() error {
 		return err
 	}
 	for _, name := range names {
-		base, ok := strings.CutSuffix(name.Name(), ".pack")
-		if !ok {
+		if !strings.HasSuffix(name.Name(), ".pack") {
 			continue
 		}
-		index, err := openPackIndex(filepath.Join(dir, base+".idx"))
+		k, err := openPack(filepath.Join(dir, name.Name()))
 		if err != nil {
-			return fmt.Errorf("index of %s: %w", base, err)
-		}
-		k := &pack{path: filepath.Join(dir, name.Name()), index: index}
-		p.packs = append(p.packs, k)
-		if k.file, err = os.Open(k.path); err != nil {
 			return err
 		}
+		p.packs = append(p.packs, k)
 	}
 	return nil
 }

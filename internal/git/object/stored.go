@@ -4,7 +4,6 @@ import (
 	"errors"
 	"io"
 	"os"
-	"slices"
 	"sort"
 
 	"github.com/go-git/go-git/v5/plumbing"
@@ -67,39 +66,17 @@ func (s *Stored) Locate(h ID) (Place, error) {
 }
 
 // ID returns the ID of a packed object.
-func (s *Stored) ID(at Place) (ID, error) {
-	x := s.packs[at.Pack].index
-	raw, err := x.read(indexNames+int64(at.At)*x.hashSize, x.hashSize)
-	if err != nil {
-		return ZeroID, err
-	}
-	return IDOf(raw), nil
-}
+func (s *Stored) ID(at Place) (ID, error) { return s.packs[at.Pack].index.id(int64(at.At)) }
 
 // InOrder returns the positions of the objects of a pack in the order of their offsets. The caller must not change it.
 func (s *Stored) InOrder(pack int) ([]uint32, error) {
 	if s.orders[pack] != nil {
 		return s.orders[pack], nil
 	}
-	x := s.packs[pack].index
-	x.loadAll()
-	order, offsets := make([]uint32, x.count), make([]int64, x.count)
-	for i := range order {
-		offset, err := x.offset(int64(i))
-		if err != nil {
-			return nil, err
-		}
-		order[i], offsets[i] = uint32(i), offset
+	order, err := s.packs[pack].index.inOrder()
+	if err != nil {
+		return nil, err
 	}
-	slices.SortFunc(order, func(a, b uint32) int {
-		switch {
-		case offsets[a] < offsets[b]:
-			return -1
-		case offsets[a] > offsets[b]:
-			return 1
-		}
-		return 0
-	})
 	s.orders[pack] = order
 	return order, nil
 }
@@ -124,13 +101,12 @@ func (s *Stored) Entry(at Place) (Entry, error) {
 	if err != nil {
 		return Entry{}, err
 	}
-	in := &countingReader{in: io.NewSectionReader(k.file, offset, end-offset)}
-	header, err := readObjectHeader(in, k.index.format)
+	header, data, err := headerIn(k.file, offset, end, k.index.format)
 	if err != nil {
-		return Entry{}, noEOF(err)
+		return Entry{}, err
 	}
 	e := Entry{Kind: header.kind, Size: header.size, Offset: offset}
-	e.Data = io.NewSectionReader(k.file, offset+in.n, end-offset-in.n)
+	e.Data = io.NewSectionReader(k.file, data, end-data)
 	if !header.kind.IsDelta() {
 		return e, nil
 	}
@@ -201,40 +177,6 @@ func (s *Stored) rank(pack int32, offset int64) (int, error) {
 		return at >= offset
 	})
 	return i, err
-}
-
-// countingReader counts the bytes of a header. It reads them one at a time from a small buffer.
-type countingReader struct {
-	in  *io.SectionReader
-	buf [maxObjectHeader]byte
-	end int
-	n   int64
-}
-
-func (c *countingReader) ReadByte() (byte, error) {
-	if c.end == 0 {
-		n, err := c.in.ReadAt(c.buf[:], 0)
-		if n == 0 {
-			return 0, err
-		}
-		c.end = n
-	}
-	if int(c.n) >= c.end {
-		return 0, io.ErrUnexpectedEOF
-	}
-	b := c.buf[c.n]
-	c.n++
-	return b, nil
-}
-
-func (c *countingReader) Read(b []byte) (int, error) {
-	for i := range b {
-		var err error
-		if b[i], err = c.ReadByte(); err != nil {
-			return i, err
-		}
-	}
-	return len(b), nil
 }
 
 // AppendEntry appends the header of an object in a pack: that of an object in full, of a delta on the object
