@@ -104,14 +104,16 @@ func (o *Object) copy(w io.Writer, h ID) error {
 
 // ReadLink returns a symbolic link's target.
 func (o *Store) ReadLink(h ID) (string, error) {
-	var target bytes.Buffer
-	if err := o.CopyBlob(&boundedBuffer{&target}, h); err != nil {
+	target, ok, err := o.SmallBlob(h, maxLinkTarget)
+	switch {
+	case err != nil:
 		return "", err
-	}
-	if target.Len() == 0 || bytes.IndexByte(target.Bytes(), 0) >= 0 {
+	case !ok:
+		return "", Hostilef("a symbolic link's target is longer than %d bytes", maxLinkTarget)
+	case len(target) == 0 || bytes.IndexByte(target, 0) >= 0:
 		return "", Hostilef("the target of a symbolic link is empty or contains a NUL")
 	}
-	return target.String(), nil
+	return string(target), nil
 }
 
 // sink records write errors, to distinguish them from read errors.
@@ -126,17 +128,8 @@ func (s *sink) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// MaxLinkTarget is the longest target of a symbolic link, in bytes: PATH_MAX less its NUL.
-const MaxLinkTarget = 4095
-
-type boundedBuffer struct{ *bytes.Buffer }
-
-func (b *boundedBuffer) Write(p []byte) (int, error) {
-	if b.Len()+len(p) > MaxLinkTarget {
-		return 0, Hostilef("a symbolic link's target is longer than %d bytes", MaxLinkTarget)
-	}
-	return b.Buffer.Write(p)
-}
+// maxLinkTarget is the longest target of a symbolic link, in bytes: PATH_MAX less its NUL.
+const maxLinkTarget = 4095
 
 // TreeOf returns the tree of a commit. ok is false if the commit is missing or damaged.
 func (o *Store) TreeOf(commit ID) (tree ID, ok bool) {
