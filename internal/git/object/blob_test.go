@@ -13,12 +13,12 @@ import (
 	"lockstep/internal/testenv"
 )
 
-// TestBlobsAreReadDirectly copies blobs of several sizes out of a pack, and then out of the same pack with damage.
-func TestBlobsAreReadDirectly(t *testing.T) {
+// TestBlobs copies blobs of several sizes out of a pack, and then out of the same pack with damage.
+func TestBlobs(t *testing.T) {
 	h := gitRepo{dir: t.TempDir(), t: t}
 	h.git("", "init", "-q", "--bare")
 	blobs := map[string]string{}
-	for _, size := range []int{0, 1, firstRead - maxOverhead, firstRead, 100_000, LargeObject, LargeObject + 1} {
+	for _, size := range []int{0, 1, firstRead, 100_000, LargeObject, LargeObject + 1} {
 		content := strings.Repeat("0123456789abcdef", size/16+1)[:size]
 		blobs[h.git(content, "hash-object", "-w", "--stdin")] = content
 	}
@@ -28,10 +28,6 @@ func TestBlobsAreReadDirectly(t *testing.T) {
 	o := Open(h.dir)
 	defer o.Close()
 	for name, want := range blobs {
-		content, ok := o.blob(ParseID(name))
-		if direct := len(want) <= LargeObject; ok != direct || ok && string(content) != want {
-			t.Errorf("%d bytes: read %d directly: %v", len(want), len(content), ok)
-		}
 		var out bytes.Buffer
 		if err := o.CopyBlob(&out, ParseID(name)); err != nil || out.String() != want {
 			t.Errorf("%d bytes: %v", len(want), err)
