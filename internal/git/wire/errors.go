@@ -67,9 +67,6 @@ func remoteError(ctx context.Context, host string, auth Auth, fault, err error) 
 	case errors.Is(fault, errTooManyRefs):
 		return git.Errorf(git.Permanent, git.ClassQuota, "%s lists more than %d MiB of refs; delete some", host,
 			maxAdvert>>20)
-	case errors.Is(fault, errLongPrologue):
-		return git.Errorf(git.Permanent, git.ClassQuota,
-			"%s sent more than %d MiB of shallow commits before the pack; use another depth", host, maxPrologue>>20)
 	case errors.Is(fault, errTooSlow):
 		return git.Errorf(git.Retryable, git.ClassNetwork, "%s is too slow: %w", host, errTooSlow)
 	case errors.Is(fault, io.ErrUnexpectedEOF):

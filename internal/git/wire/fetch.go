@@ -13,8 +13,10 @@ import (
 	"lockstep/internal/git/object"
 )
 
-// maxHaves is the maximum number of commits that a request names as already present.
-const maxHaves = 64
+const (
+	maxHaves    = 64      // commits that a request names as already present
+	maxPrologue = 8 << 20 // bytes of lines before a pack; they name commits
+)
 
 // FetchRequest describes a fetch.
 type FetchRequest struct {
@@ -28,27 +30,31 @@ type FetchRequest struct {
 // Fetch requests a pack and writes it to w. It returns the commits that are shallow once the pack is received. A
 // classified error of w keeps its class.
 func (r *Session) Fetch(ctx context.Context, want FetchRequest, w io.Writer) (shallow []object.ID, err error) {
-	err = r.do(ctx, func(ctx context.Context) error {
-		if !r.carrier.isReady() {
-			if _, err := r.hello(ctx); err != nil {
-				return err
-			}
-		}
-		var err error
-		if r.offered != nil {
-			shallow, err = r.fetch2(ctx, want, w)
-		} else {
-			shallow, err = r.fetch0(ctx, want, w)
-		}
+	refused := false
+	err = r.do(ctx, func(ctx context.Context) (err error) {
+		shallow, err = r.fetch(ctx, want, w)
+		refused = err != nil && r.refusesCommit(err)
 		return err
 	})
 	switch {
-	case err != nil && want.ByHash && git.ClassOf(err) != git.ClassBusy && ctx.Err() == nil && r.refusesCommit():
+	case refused && want.ByHash && git.ClassOf(err) != git.ClassBusy && ctx.Err() == nil:
 		return nil, r.noCommit(want.Tip)
 	case err != nil:
 		return nil, err
 	}
 	return shallow, nil
+}
+
+func (r *Session) fetch(ctx context.Context, want FetchRequest, w io.Writer) ([]object.ID, error) {
+	if !r.carrier.isReady() {
+		if _, err := r.hello(ctx); err != nil {
+			return nil, err
+		}
+	}
+	if r.offered != nil {
+		return r.fetch2(ctx, want, w)
+	}
+	return r.fetch0(ctx, want, w)
 }
 
 // fetch2 fetches with protocol 2.
@@ -62,7 +68,7 @@ func (r *Session) fetch2(ctx context.Context, want FetchRequest, w io.Writer) ([
 	lines := newPktReader(body)
 	update, err := readPackStart(lines)
 	if err != nil {
-		r.carrier.abort(false)
+		r.carrier.abort(err, false)
 		return nil, err
 	}
 	if _, err := io.Copy(w, pack(lines)); err != nil {
@@ -83,7 +89,7 @@ func (r *Session) fetch0(ctx context.Context, want FetchRequest, w io.Writer) ([
 	response := bufio.NewReader(body)
 	update, err := readPackStart0(response, request.deepens)
 	if err != nil {
-		r.carrier.abort(false)
+		r.carrier.abort(err, false)
 		return nil, err
 	}
 	var pack io.Reader = response

@@ -157,9 +157,9 @@ func (c *httpCarrier) drain(body io.Reader) {
 	}
 }
 
-func (c *httpCarrier) speak(v2 bool) { c.v2 = v2 }
-func (c *httpCarrier) isReady() bool { return true }
-func (c *httpCarrier) canPost() bool { return !c.redirected }
-func (c *httpCarrier) moved() string { return c.newURL }
-func (c *httpCarrier) abort(bool)    {}
-func (c *httpCarrier) close()        {}
+func (c *httpCarrier) speak(v2 bool)     { c.v2 = v2 }
+func (c *httpCarrier) isReady() bool     { return true }
+func (c *httpCarrier) canPost() bool     { return !c.redirected }
+func (c *httpCarrier) moved() string     { return c.newURL }
+func (c *httpCarrier) abort(error, bool) {}
+func (c *httpCarrier) close()            {}

@@ -55,7 +55,7 @@ func (r *Session) hello(ctx context.Context) (*advertisement, error) {
 		r.carrier.close()
 		return nil, transport.ErrEmptyRemoteRepository
 	case err != nil:
-		r.carrier.abort(true)
+		r.carrier.abort(err, true)
 		return nil, err
 	}
 	r.carrier.drain(body)
@@ -99,7 +99,7 @@ func (r *Session) sendListRefs(ctx context.Context, prefixes []string) (*adverti
 	defer body.Close()
 	refs, err := r.offered.readRefs(newPktReader(body))
 	if err != nil {
-		r.carrier.abort(true)
+		r.carrier.abort(err, true)
 		return nil, err
 	}
 	r.carrier.drain(body)
@@ -121,7 +121,7 @@ func (r *Session) isUnexpected(ctx context.Context, err error) bool {
 		return false
 	}
 	r.net.remotes.forget(r.url)
-	if refusalOf(r.wire.errLine(), true).class == git.ClassBusy {
+	if line, _ := errors.AsType[errorLine](err); refusalOf(string(line), true).class == git.ClassBusy {
 		return false
 	}
 	return !isStatus || status.code < 500 && !status.limited

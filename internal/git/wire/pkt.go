@@ -22,15 +22,19 @@ const (
 	pktEnd           // 0002, ends a response over HTTP
 )
 
-var (
-	errGarbage = errors.New("the response is invalid")
-	errRemote  = errors.New("the remote sent an error line") // its text is in monitor.errLine
-)
+var errGarbage = errors.New("the response is invalid")
+
+// errorLine is the text of a remote's ERR line, which is not repeated.
+type errorLine string
+
+func (e errorLine) Error() string { return "the remote sent an error line" }
 
 // pktReader reads pkt-lines. It holds one line at a time.
 type pktReader struct {
 	*bufio.Reader
-	line []byte
+	line    []byte
+	left    int   // bytes of lines before tooLong
+	tooLong error // nil for no limit
 }
 
 func newPktReader(r io.Reader) *pktReader { return &pktReader{Reader: bufio.NewReader(r)} }
@@ -43,10 +47,13 @@ func (p *pktReader) next() (text []byte, kind pktKind, err error) {
 		return nil, 0, unexpectedEnd(err)
 	}
 	length, err := strconv.ParseUint(string(head[:]), 16, 16)
-	switch {
-	case err != nil || length == 3 || length > maxPkt:
+	if err != nil || length == 3 || length > maxPkt {
 		return nil, 0, errGarbage
-	case length < 3:
+	}
+	if p.left -= max(int(length), 4); p.left < 0 && p.tooLong != nil {
+		return nil, 0, p.tooLong
+	}
+	if length < 3 {
 		return nil, pktFlush + pktKind(length), nil
 	}
 	if p.line == nil {
@@ -56,8 +63,8 @@ func (p *pktReader) next() (text []byte, kind pktKind, err error) {
 	if _, err := io.ReadFull(p, text); err != nil {
 		return nil, 0, unexpectedEnd(err)
 	}
-	if bytes.HasPrefix(text, []byte("ERR ")) {
-		return nil, 0, errRemote
+	if why, ok := bytes.CutPrefix(text, []byte("ERR ")); ok {
+		return nil, 0, errorLine(why)
 	}
 	return bytes.TrimSuffix(text, []byte("\n")), pktText, nil
 }

@@ -2,6 +2,7 @@ package wire
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"regexp"
@@ -37,7 +38,11 @@ var (
 	errTruncated    = serverFault("ended its response too early; see the server's log")
 	errSidebandText = serverFault("failed while it prepared or sent the pack; see the server's log")
 	errSideband     = serverFault("sent a pack in an unknown side-band")
-	errFormat       = &responseFault{
+	errLongPrologue = &responseFault{
+		fmt.Sprintf("sent more than %d MiB of shallow commits before the pack; use another depth", maxPrologue>>20),
+		git.Permanent, git.ClassQuota,
+	}
+	errFormat = &responseFault{
 		"has an object format for this repository that is neither SHA-1 nor SHA-256, which is not supported; " +
 			"use a repository with one of them",
 		git.Permanent, git.ClassConfig,

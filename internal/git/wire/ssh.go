@@ -78,8 +78,8 @@ func (s *sshCarrier) speak(bool) {}
 // drain does nothing: the connection stays open for the next request.
 func (s *sshCarrier) drain(io.Reader) {}
 
-func (s *sshCarrier) abort(listing bool) {
-	if s.command != nil {
+func (s *sshCarrier) abort(err error, listing bool) {
+	if _, explained := errors.AsType[errorLine](err); s.command != nil && !explained {
 		s.command.recordExit(s.wire, listing)
 	}
 	s.close()
@@ -250,7 +250,7 @@ func (c *uploadPack) Close() error {
 
 // recordExit records why the output ended early, if it did, from standard error or the exit status.
 func (c *uploadPack) recordExit(w *monitor, listing bool) {
-	if !c.ended || w.firstError() != nil || w.errLine() != "" {
+	if !c.ended || w.firstError() != nil {
 		return
 	}
 	if exit, ok := errors.AsType[*ssh.ExitError](c.exit()); ok {

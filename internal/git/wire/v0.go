@@ -130,7 +130,7 @@ func (r *Session) request(want FetchRequest) request0 {
 
 // readPackStart0 reads a response up to the pack.
 func readPackStart0(in *bufio.Reader, deepens bool) (update shallowUpdate, err error) {
-	lines := &pktReader{Reader: in}
+	lines := &pktReader{Reader: in, left: maxPrologue, tooLong: errLongPrologue}
 	for deepens {
 		text, kind, err := lines.next()
 		switch {

@@ -71,7 +71,8 @@ func firstLine(r *bufio.Reader) (line []byte, end int) {
 
 // readCapabilities reads a list of capabilities to its end.
 func readCapabilities(lines *pktReader) (*protocol2, error) {
-	offered, listed, fetched, size := &protocol2{}, false, false, 0
+	offered, listed, fetched := &protocol2{}, false, false
+	lines.left, lines.tooLong = maxCapabilities, errGarbage
 	for {
 		text, kind, err := lines.next()
 		switch {
@@ -80,9 +81,6 @@ func readCapabilities(lines *pktReader) (*protocol2, error) {
 		case kind == pktFlush && listed && fetched:
 			return offered, nil
 		case kind != pktText:
-			return nil, errGarbage
-		}
-		if size += len(text) + 4; size > maxCapabilities {
 			return nil, errGarbage
 		}
 		name, value, _ := strings.Cut(string(text), "=")
@@ -200,6 +198,7 @@ func (p *protocol2) fetch(want FetchRequest) (request []byte, shallow []object.I
 
 // readPackStart reads a response to fetch up to the pack.
 func readPackStart(lines *pktReader) (update shallowUpdate, err error) {
+	lines.left, lines.tooLong = maxPrologue, errLongPrologue
 	section := ""
 	for {
 		text, kind, err := lines.next()
