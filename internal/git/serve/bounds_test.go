@@ -50,7 +50,7 @@ func (w *world) connect(commit string) net.Conn {
 func TestShared(t *testing.T) {
 	ended := make(chan Served, 100)
 	temp := t.TempDir()
-	w := newWorld(t, func(cfg *Config) { cfg.TempDir, cfg.Observe = temp, func(s Served) { ended <- s } })
+	w := newWorld(t, func(cfg *Config) { cfg.tempDir, cfg.Observe = temp, func(s Served) { ended <- s } })
 	commit := w.big(16 << 20)
 	slow := w.connect(commit)
 	testenv.Must(slow.Read(make([]byte, 100)))(t)
@@ -83,7 +83,7 @@ func TestSlowReaders(t *testing.T) {
 	testenv.Long(t)
 	ended := make(chan Served, 100)
 	w := newWorld(t, func(cfg *Config) {
-		cfg.Stall, cfg.SpoolBytes, cfg.MaxPacks = 2*time.Second, 1<<20, 2
+		cfg.stall, cfg.spoolBytes, cfg.maxPacks = 2*time.Second, 1<<20, 2
 		cfg.Observe = func(s Served) { ended <- s }
 	})
 	commit := w.big(16 << 20)
@@ -95,21 +95,21 @@ func TestSlowReaders(t *testing.T) {
 			cut++
 		}
 	}
-	w.update(func() { w.handler.cfg.Stall = time.Hour }) // a busy machine may not run the next one for as long
+	w.update(func() { w.handler.cfg.stall = time.Hour }) // a busy machine may not run the next one for as long
 	w.git(t.TempDir(), "clone", "-q", w.url(widgets), "clone")
 }
 
 // waiting returns the number of packs that wait for their clients.
 func (h *Handler) waiting() int {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.resting
+	h.resting.mu.Lock()
+	defer h.resting.mu.Unlock()
+	return int(h.resting.used)
 }
 
 // TestSlowOthers serves others while clients that do not read fill the files of as many packs as are made at a time. Close ends all of
 // them, also those whose start is gone.
 func TestSlowOthers(t *testing.T) {
-	w := newWorld(t, func(cfg *Config) { cfg.SpoolBytes, cfg.MaxPacks = 1<<20, 2 })
+	w := newWorld(t, func(cfg *Config) { cfg.spoolBytes, cfg.maxPacks = 1<<20, 2 })
 	commit := w.big(16 << 20)
 	small := testenv.Must(w.forge.Create(t.Context(), "acme/small", map[string]string{"a": "1"}))(t)
 	h := w.handler
@@ -134,7 +134,7 @@ func TestSlowOthers(t *testing.T) {
 func TestLeave(t *testing.T) {
 	testenv.Long(t)
 	ended := make(chan Served, 10)
-	w := newWorld(t, func(cfg *Config) { cfg.SpoolBytes, cfg.Observe = 1<<20, func(s Served) { ended <- s } })
+	w := newWorld(t, func(cfg *Config) { cfg.spoolBytes, cfg.Observe = 1<<20, func(s Served) { ended <- s } })
 	slow := w.connect(w.big(16 << 20))
 	testenv.Must(slow.Read(make([]byte, 100)))(t)
 	slow.Close()
@@ -151,7 +151,7 @@ func TestLeaveWhileOthersWork(t *testing.T) {
 	testenv.Long(t)
 	ended := make(chan Served, 10)
 	w := newWorld(t, func(cfg *Config) {
-		cfg.SpoolBytes, cfg.MaxPacks, cfg.Observe = 1<<20, 1, func(s Served) { ended <- s }
+		cfg.spoolBytes, cfg.maxPacks, cfg.Observe = 1<<20, 1, func(s Served) { ended <- s }
 	})
 	slow := w.connect(w.big(16 << 20))
 	testenv.Must(slow.Read(make([]byte, 100)))(t)
@@ -176,7 +176,7 @@ func TestLeaveWhileOthersWork(t *testing.T) {
 // TestBrokenOff reports a pack that cannot be completed, and breaks the connection of a client without side bands.
 func TestBrokenOff(t *testing.T) {
 	ended := make(chan Served, 10)
-	w := newWorld(t, func(cfg *Config) { cfg.SpoolBytes, cfg.Observe = 1<<20, func(s Served) { ended <- s } })
+	w := newWorld(t, func(cfg *Config) { cfg.spoolBytes, cfg.Observe = 1<<20, func(s Served) { ended <- s } })
 	body := pkts("want "+w.big(16<<20), "0000", "done")
 	answer := testenv.Must(http.Post(w.url(widgets)+"/git-upload-pack", "application/x-git-upload-pack-request", strings.NewReader(body)))(t)
 	defer answer.Body.Close()
@@ -193,7 +193,7 @@ func TestBrokenOff(t *testing.T) {
 // TestBusy refuses requests beyond the limits, of one sender and of all.
 func TestBusy(t *testing.T) {
 	testenv.Long(t)
-	w := newWorld(t, func(cfg *Config) { cfg.MaxRequests = 4 })
+	w := newWorld(t, func(cfg *Config) { cfg.maxRequests = 4 })
 	var mu sync.Mutex
 	sender := "a"
 	w.onOpen(func(r *Repo, _ *Pinned) {
@@ -304,24 +304,18 @@ func TestHeldLines(t *testing.T) {
 		w.onOpen(nil)
 	}
 	h := w.handler
-	others := func(lines int) {
-		h.mu.Lock()
-		defer h.mu.Unlock()
-		h.lines += lines
-		h.linesOf[""] += lines
-	}
-	others(heldLines/4 - linesStep/2)
+	const others = heldLines/4 - linesStep/2
+	h.lines.take("", others)
 	check(refusal, refusal)
-	others(-(heldLines/4 - linesStep/2))
+	h.lines.give("", others)
 	check("PACK", "refs/heads/z0")
 	w.handler.Close()
 	for len(h.serving) > 0 {
 		runtime.Gosched()
 	}
-	if h.mu.Lock(); h.lines != 0 || len(h.linesOf) > 1 || h.linesOf[""] != 0 {
-		t.Errorf("%d lines are held, %v", h.lines, h.linesOf)
+	if h.lines.used != 0 || len(h.lines.by) > 0 {
+		t.Errorf("%d lines are held, %v", h.lines.used, h.lines.by)
 	}
-	h.mu.Unlock()
 }
 
 // TestReplacedStore clones and fetches while a writer pushes and moves the repository to a new store, as often as it can. A store is
@@ -428,7 +422,7 @@ func (g *generations) pin(ctx context.Context, wants []object.ID) (*Pinned, erro
 
 // TestSlowRequest cuts off a client that does not send all of its request in time.
 func TestSlowRequest(t *testing.T) {
-	w := newWorld(t, func(cfg *Config) { cfg.Stall, cfg.MaxTime = time.Hour, 100*time.Millisecond })
+	w := newWorld(t, func(cfg *Config) { cfg.stall, cfg.maxTime = time.Hour, 100*time.Millisecond })
 	w.update(func() { w.handler.cfg.Source = fixed{&Repo{Name: widgets}} })
 	host, _, _ := strings.Cut(strings.TrimPrefix(w.base, "http://"), "/")
 	conn := testenv.Must(net.Dial("tcp", host))(t)

@@ -35,9 +35,8 @@ type packWriter struct {
 
 // packedOffsets are the offsets of the objects of one stored pack in the new one; 0 for those not written.
 type packedOffsets struct {
-	moved int64 // if not 0, all objects have been moved by moved-1 bytes
-	all   []int64
-	few   map[uint32]int64
+	moved int64   // if not 0, all objects have been moved by moved-1 bytes
+	at    []int64 // otherwise, by position in the index
 }
 
 // writePack writes the pack of a selection to w.
@@ -89,11 +88,7 @@ func (p *packWriter) copyPack(pack, n int) error {
 		offsets.moved = p.at - packHeader + 1
 		return p.copy(body)
 	}
-	if n > count/4 {
-		offsets.all = make([]int64, count)
-	} else {
-		offsets.few = make(map[uint32]int64, n)
-	}
+	offsets.at = make([]int64, count)
 	order, err := p.stored.InOrder(pack)
 	if err != nil {
 		return object.Corruptf("read a pack: %w", err)
@@ -117,23 +112,14 @@ func (p *packWriter) offset(id object.ID, at object.Place) (int64, error) {
 	if at.Pack == object.Loose {
 		return p.unpacked[id], nil
 	}
-	o := &p.offsets[at.Pack]
-	switch {
+	switch o := &p.offsets[at.Pack]; {
 	case o.moved != 0:
 		e, err := p.stored.Entry(at)
 		return e.Offset + o.moved - 1, err
-	case o.all != nil:
-		return o.all[at.At], nil
+	case o.at != nil:
+		return o.at[at.At], nil
 	}
-	return o.few[at.At], nil
-}
-
-func (p *packWriter) setOffset(at object.Place) {
-	if o := &p.offsets[at.Pack]; o.all != nil {
-		o.all[at.At] = p.at
-	} else {
-		o.few[at.At] = p.at
-	}
+	return 0, nil
 }
 
 // writePacked writes an object of a stored pack after the objects that it is a delta on.
@@ -178,7 +164,7 @@ func (p *packWriter) writeEntry(at object.Place) error {
 	if err != nil {
 		return object.Corruptf("object %s: %w", id, err)
 	}
-	p.setOffset(at)
+	p.offsets[at.Pack].at[at.At] = p.at
 	if !e.Kind.IsDelta() {
 		if done, err := p.writeDelta(id, e.Data.Size()); done || err != nil {
 			return err

@@ -70,7 +70,7 @@ func TestCloneWithoutFolder(t *testing.T) {
 	for name, dir := range unusableFolders(t) {
 		t.Run(name, func(t *testing.T) {
 			var log bytes.Buffer
-			w := newWorld(t, func(cfg *Config) { cfg.TempDir, cfg.Log = dir, slog.New(slog.NewTextHandler(&log, nil)) })
+			w := newWorld(t, func(cfg *Config) { cfg.tempDir, cfg.Log = dir, slog.New(slog.NewTextHandler(&log, nil)) })
 			if warned := strings.Contains(log.String(), "no usable temporary folder"); warned != (name != "small") {
 				t.Errorf("logged %q", log.String())
 			}
