@@ -132,34 +132,13 @@ func (n *negotiation) bySelection(wants []*commit) (inside func(*commit) bool, l
 	if err != nil {
 		return nil, nil, err
 	}
-	selected := map[*commit]bool{}
-	isIn := func(c *commit) bool { return !excluded[c] && c.date >= n.req.since }
-	var order, stack []*commit
-	visit := func(c *commit) error {
-		if err := n.history.load(c); err != nil {
-			return err
-		}
-		if !selected[c] && isIn(c) {
-			selected[c] = true
-			order, stack = append(order, c), append(stack, c)
-		}
-		return nil
-	}
-	for _, c := range wants {
-		if err := visit(c); err != nil {
-			return nil, nil, err
-		}
-	}
-	for len(stack) > 0 {
-		c := stack[len(stack)-1]
-		stack = stack[:len(stack)-1]
-		for _, parent := range c.parents {
-			if err := visit(parent); err != nil {
-				return nil, nil, err
-			}
-		}
-	}
-	if len(selected) == 0 {
+	selected, order, err := n.history.ancestors(wants, func(c *commit) bool {
+		return !excluded[c] && c.date >= n.req.since
+	})
+	switch {
+	case err != nil:
+		return nil, nil, err
+	case len(order) == 0:
 		return nil, nil, refusef("no commits selected for shallow requests")
 	}
 	ends := map[*commit]bool{}
@@ -178,8 +157,7 @@ func (n *negotiation) bySelection(wants []*commit) (inside func(*commit) bool, l
 
 // excluded returns the history of the refs in deepen-not.
 func (n *negotiation) excluded() (map[*commit]bool, error) {
-	excluded := map[*commit]bool{}
-	var stack []*commit
+	var tips []*commit
 	for _, name := range n.req.not {
 		id, ok := n.expand(name)
 		if !ok {
@@ -190,24 +168,11 @@ func (n *negotiation) excluded() (map[*commit]bool, error) {
 			return nil, err
 		}
 		if c != nil {
-			excluded[c] = true
-			stack = append(stack, c)
+			tips = append(tips, c)
 		}
 	}
-	for len(stack) > 0 {
-		c := stack[len(stack)-1]
-		stack = stack[:len(stack)-1]
-		if err := n.history.load(c); err != nil {
-			return nil, err
-		}
-		for _, parent := range c.parents {
-			if !excluded[parent] {
-				excluded[parent] = true
-				stack = append(stack, parent)
-			}
-		}
-	}
-	return excluded, nil
+	excluded, _, err := n.history.ancestors(tips, func(*commit) bool { return true })
+	return excluded, err
 }
 
 // expand returns the visible ref with a name, which may be shortened.

@@ -114,6 +114,32 @@ func (h *history) commitOf(id object.ID) (*commit, error) {
 	return c, h.load(c)
 }
 
+// ancestors returns commits and what is reachable from them, as far as it is in: the set, and a list without order.
+func (h *history) ancestors(from []*commit, in func(*commit) bool) (set map[*commit]bool, list []*commit, err error) {
+	set = map[*commit]bool{}
+	add := func(commits []*commit) error {
+		for _, c := range commits {
+			if err := h.load(c); err != nil {
+				return err
+			}
+			if !set[c] && in(c) {
+				set[c] = true
+				list = append(list, c)
+			}
+		}
+		return nil
+	}
+	if err := add(from); err != nil {
+		return nil, nil, err
+	}
+	for i := 0; i < len(list); i++ { // it grows
+		if err := add(list[i].parents); err != nil {
+			return nil, nil, err
+		}
+	}
+	return set, list, nil
+}
+
 // reach finds commits that are reachable from a set of commits, the newest ones first.
 type reach struct {
 	*history
