@@ -5,7 +5,6 @@ import (
 	"container/heap"
 	"context"
 	"errors"
-	"slices"
 	"strconv"
 )
 
@@ -117,22 +116,15 @@ func (w *walk) add(h ID, of int) error {
 	if c == nil {
 		c = &walked{id: h}
 		w.seen[h] = c
-		kind, content, err := w.objects.Raw(h)
+		header, err := w.objects.CommitHeader(h)
 		switch {
 		case errors.Is(err, ErrNotFound):
 			c.missing = true
 		case err != nil:
 			return Corruptf("read history: %w", err)
-		case kind != "commit":
-			return Corruptf("read history: %s is a %s", h, kind)
-		default:
-			commit, err := ParseCommit(h, content)
-			if err != nil {
-				return Corruptf("read history: %w", err)
-			}
-			c.date, c.parents = dateOf(content), slices.Clone(commit.ParentHashes[:min(len(commit.ParentHashes), maxParents)])
-			c.cut = len(commit.ParentHashes) > maxParents
 		}
+		c.date, c.parents = header.Date, header.Parents[:min(len(header.Parents), maxParents)]
+		c.cut = len(header.Parents) > maxParents
 	}
 	if c.of|of == c.of {
 		return nil
