@@ -15,7 +15,7 @@ const (
 	maxCommits  = 5_000_000 // commits read
 	haveWalk    = 20_000    // visible commits read to find which haves a sender may name, if the repository is restricted
 	unlimited   = 1<<31 - 1 // Git's depth for the whole history
-	maxPrefixes = 10_000    // ref-prefixes; with more, all refs are listed
+	maxPrefixes = 256       // ref-prefixes; with more, all refs are listed
 )
 
 // fetchRequest is a request for a pack, of either protocol.
@@ -35,21 +35,12 @@ type fetchRequest struct {
 	waitForDone     bool // protocol 2 only
 
 	// Protocol 0 only.
-	acks       ackMode
+	detailed   bool // the client understands all acknowledgements, otherwise only the first
 	noDone     bool
 	sideband   int  // maximum length of a line of the pack; 0 for none
 	negotiates bool // the request continues after the wants
 	flushed    bool // and has a flush before done
 }
-
-// ackMode says which acknowledgements a client of protocol 0 understands.
-type ackMode int
-
-const (
-	ackOnce ackMode = iota
-	ackMulti
-	ackDetailed
-)
 
 // deepens reports whether the request changes how much history the client has.
 func (r *fetchRequest) deepens() bool { return r.depth > 0 || r.since != 0 || len(r.not) > 0 }
@@ -215,14 +206,10 @@ func (r *fetchRequest) use(capability string) {
 		return
 	}
 	switch capability {
-	case "multi_ack":
-		r.acks = max(r.acks, ackMulti)
 	case "multi_ack_detailed":
-		r.acks = ackDetailed
+		r.detailed = true
 	case "no-done":
 		r.noDone = true
-	case "side-band":
-		r.sideband = max(r.sideband, 1000)
 	case "side-band-64k":
 		r.sideband = maxPkt
 	}

@@ -7,9 +7,8 @@ import (
 	"lockstep/internal/git/object"
 )
 
-const capabilities0 = "multi_ack thin-pack side-band side-band-64k ofs-delta shallow deepen-since deepen-not " +
-	"deepen-relative no-progress include-tag multi_ack_detailed allow-tip-sha1-in-want allow-reachable-sha1-in-want " +
-	"no-done"
+const capabilities0 = "multi_ack_detailed no-done thin-pack side-band-64k ofs-delta shallow deepen-since deepen-not " +
+	"deepen-relative no-progress include-tag allow-tip-sha1-in-want allow-reachable-sha1-in-want"
 
 // advertise0 lists the refs for clients of protocol 0.
 func (r *Repo) advertise0(w *pktWriter) {
@@ -88,30 +87,30 @@ func (n *negotiation) answer0(w *pktWriter) (p plan, ready bool, err error) {
 // has an ancestor of each want.
 func (n *negotiation) acknowledge0(w *pktWriter, acks []object.ID, enough bool) (ready bool) {
 	r := n.req
-	how := [...]string{ackOnce: "", ackMulti: " continue", ackDetailed: " common"}[r.acks]
-	for i, id := range acks {
-		if i == 0 || r.acks != ackOnce {
-			w.text("ACK %s%s", id, how)
+	last := object.ZeroID
+	for _, id := range acks {
+		switch {
+		case r.detailed:
+			w.text("ACK %s common", id)
+		case last.IsZero():
+			w.text("ACK %s", id)
 		}
-	}
-	var last object.ID
-	if len(acks) > 0 {
-		last = acks[len(acks)-1]
+		last = id
 	}
 	if r.done {
 		switch {
 		case len(acks) == 0:
 			w.text("NAK")
-		case r.acks != ackOnce:
+		case r.detailed:
 			w.text("ACK %s", last)
 		}
 		return true
 	}
-	enough = enough && r.acks == ackDetailed
+	enough = enough && r.detailed
 	if enough {
 		w.text("ACK %s ready", last)
 	}
-	if len(acks) == 0 || r.acks != ackOnce {
+	if len(acks) == 0 || r.detailed {
 		w.text("NAK")
 	}
 	if enough && r.noDone {

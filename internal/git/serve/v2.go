@@ -100,21 +100,20 @@ func (x *exchange) readCommand(lines *pktReader) (command string, hasArguments b
 // lsRefs is a request for a list of refs.
 type lsRefs struct {
 	peel, symrefs, unborn bool
-	prefixes              []string // sorted, none a prefix of another; none for all refs
+	prefixes              []string // none for all refs
 }
 
 func parseLsRefs(lines *pktReader) (l lsRefs, err error) {
-	all := false
+	prefixes := 0
 	for {
 		text, kind, err := lines.next()
 		switch {
 		case err != nil:
 			return l, err
 		case kind == pktFlush:
-			if all {
+			if prefixes > maxPrefixes {
 				l.prefixes = nil
 			}
-			l.prefixes = shortest(l.prefixes)
 			return l, nil
 		case kind != pktText:
 			return l, refusef("the arguments of ls-refs do not end in a flush")
@@ -128,7 +127,7 @@ func parseLsRefs(lines *pktReader) (l lsRefs, err error) {
 		case "unborn":
 			l.unborn = true
 		case "ref-prefix":
-			if all = all || len(l.prefixes) == maxPrefixes; !all {
+			if prefixes++; prefixes <= maxPrefixes {
 				l.prefixes = append(l.prefixes, value)
 			}
 		default:
@@ -137,20 +136,9 @@ func parseLsRefs(lines *pktReader) (l lsRefs, err error) {
 	}
 }
 
-// shortest returns those of prefixes that have no other one as prefix, sorted.
-func shortest(prefixes []string) (kept []string) {
-	slices.Sort(prefixes)
-	for _, prefix := range prefixes {
-		if len(kept) == 0 || !strings.HasPrefix(prefix, kept[len(kept)-1]) {
-			kept = append(kept, prefix)
-		}
-	}
-	return kept
-}
-
 func (l *lsRefs) matches(name string) bool {
-	i, ok := slices.BinarySearch(l.prefixes, name)
-	return ok || len(l.prefixes) == 0 || i > 0 && strings.HasPrefix(name, l.prefixes[i-1])
+	isPrefix := func(prefix string) bool { return strings.HasPrefix(name, prefix) }
+	return len(l.prefixes) == 0 || slices.ContainsFunc(l.prefixes, isPrefix)
 }
 
 // write lists the refs of a repository. It calls hold for each linesStep of them.
