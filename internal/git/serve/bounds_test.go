@@ -1,7 +1,6 @@
 package serve
 
 import (
-	"bufio"
 	"bytes"
 	"compress/gzip"
 	"context"
@@ -21,6 +20,7 @@ import (
 	"time"
 
 	"lockstep/internal/git/object"
+	"lockstep/internal/git/pkt"
 	"lockstep/internal/testenv"
 )
 
@@ -448,7 +448,7 @@ func FuzzRequest(f *testing.F) {
 	f.Add(pkts("peel", "symrefs", "unborn", "ref-prefix refs/", "0000"))
 	f.Add("0003ffff0001")
 	f.Fuzz(func(t *testing.T, body string) {
-		read := func() *pktReader { return &pktReader{Reader: bufio.NewReader(strings.NewReader(body))} }
+		read := func() *pktReader { return newPktReader(strings.NewReader(body)) }
 		check := func(err error) {
 			if refused := (*refusal)(nil); err != nil && (!errors.As(err, &refused) || len(refused.text) > 400) {
 				t.Errorf("%v", err)
@@ -459,7 +459,7 @@ func FuzzRequest(f *testing.F) {
 			_, err := parseFetch2(read(), of)
 			check(err)
 			req, err := parseFetch0(read(), of)
-			if check(err); err == nil && req.sideband > maxPkt {
+			if check(err); err == nil && req.sideband > pkt.MaxLine {
 				t.Error("sideband", req.sideband)
 			}
 		}

@@ -11,6 +11,8 @@ import (
 	"runtime"
 	"strings"
 	"time"
+
+	"lockstep/internal/git/pkt"
 )
 
 // Config configures a Handler.
@@ -269,13 +271,13 @@ func (x *exchange) fail(err error) {
 		return
 	}
 	x.drain(&bodyReader{in: x.r.Body, progress: x.out.progressRead})
-	var w pktWriter
-	w.text("ERR %s", clientText(err))
+	var w pkt.Writer
+	w.Text("ERR %s", clientText(err))
 	_ = x.result(&w) // the client may have left
 }
 
 // result sends lines of a response.
-func (x *exchange) result(w *pktWriter) error {
+func (x *exchange) result(w *pkt.Writer) error {
 	x.out.contentType("application/x-git-upload-pack-result")
 	defer w.Reset()
 	_, err := x.out.Write(w.Bytes())

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"lockstep/internal/git/object"
+	"lockstep/internal/git/pkt"
 )
 
 // Bounds of one request.
@@ -98,15 +99,15 @@ func (r *fetchRequest) check() error {
 
 // parseFetch2 parses the arguments of fetch in protocol 2.
 func parseFetch2(lines *pktReader, format object.Format) (*fetchRequest, error) {
-	r := &fetchRequest{format: format, sideband: maxPkt}
+	r := &fetchRequest{format: format, sideband: pkt.MaxLine}
 	for {
 		text, kind, err := lines.next()
 		switch {
 		case err != nil:
 			return nil, err
-		case kind == pktFlush:
+		case kind == pkt.Flush:
 			return r, r.check()
-		case kind != pktText:
+		case kind != pkt.Text:
 			return nil, refusef("the arguments of fetch do not end in a flush")
 		}
 		if err := r.addArgument(string(text)); err != nil {
@@ -150,7 +151,7 @@ func parseFetch0(lines *pktReader, format object.Format) (*fetchRequest, error) 
 		if err != nil {
 			return nil, err
 		}
-		if kind != pktText {
+		if kind != pkt.Text {
 			break
 		}
 		if err := r.addWant(string(text)); err != nil {
@@ -166,9 +167,9 @@ func parseFetch0(lines *pktReader, format object.Format) (*fetchRequest, error) 
 		switch {
 		case err != nil:
 			return nil, err
-		case kind == pktEOF:
+		case kind == pktEnd:
 			return r, nil
-		case kind != pktText:
+		case kind != pkt.Text:
 			r.negotiates, r.flushed = true, true
 			return r, nil
 		case line == "done":
@@ -211,7 +212,7 @@ func (r *fetchRequest) use(capability string) {
 	case "no-done":
 		r.noDone = true
 	case "side-band-64k":
-		r.sideband = maxPkt
+		r.sideband = pkt.MaxLine
 	}
 }
 

@@ -147,16 +147,16 @@ func shallowAfter(before []object.ID, update shallowUpdate) []object.ID {
 // shallow adds the shallow commits and the depth of a request. It returns the shallow commits.
 func (w *pktWriter) shallow(want FetchRequest) []object.ID {
 	for _, id := range want.Shallow {
-		w.text("shallow %s", id)
+		w.Text("shallow %s", id)
 	}
-	w.text("deepen %d", deepen(want.Depth))
+	w.Text("deepen %d", deepen(want.Depth))
 	return slices.Clone(want.Shallow)
 }
 
 // haves adds the commits that are already present.
 func (w *pktWriter) haves(want FetchRequest) {
 	for _, id := range want.Haves[:min(len(want.Haves), maxHaves)] {
-		w.text("have %s", id)
+		w.Text("have %s", id)
 	}
 }
 

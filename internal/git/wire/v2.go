@@ -12,6 +12,7 @@ import (
 
 	"lockstep/internal/git"
 	"lockstep/internal/git/object"
+	"lockstep/internal/git/pkt"
 )
 
 // maxCapabilities is the maximum number of bytes of a list of capabilities. Servers send less than 1 kB.
@@ -33,10 +34,10 @@ func readAdvertisement(body io.Reader) (*advertisement, *protocol2, error) {
 		if _, err := r.Discard(end); err != nil {
 			return nil, nil, err
 		}
-		offered, err := readCapabilities(&pktReader{Reader: r})
+		offered, err := readCapabilities(pktsIn(r))
 		return nil, offered, err
 	}
-	refs, err := readRefs0(&pktReader{Reader: r})
+	refs, err := readRefs0(pktsIn(r))
 	return refs, nil, err
 }
 
@@ -78,9 +79,9 @@ func readCapabilities(lines *pktReader) (*protocol2, error) {
 		switch {
 		case err != nil:
 			return nil, err
-		case kind == pktFlush && listed && fetched:
+		case kind == pkt.Flush && listed && fetched:
 			return offered, nil
-		case kind != pktText:
+		case kind != pkt.Text:
 			return nil, errGarbage
 		}
 		name, value, _ := strings.Cut(string(text), "=")
@@ -103,26 +104,26 @@ func readCapabilities(lines *pktReader) (*protocol2, error) {
 // command begins a request.
 func (p *protocol2) command(name string) *pktWriter {
 	w := &pktWriter{}
-	w.text("command=%s", name)
+	w.Text("command=%s", name)
 	if p.named {
-		w.text("object-format=%s", p.format)
+		w.Text("object-format=%s", p.format)
 	}
-	w.special(pktDelim)
+	w.Special(pkt.Delim)
 	return w
 }
 
 // lsRefs returns a request for the refs that begin with one of the prefixes, or for all refs.
 func (p *protocol2) lsRefs(prefixes []string) []byte {
 	w := p.command("ls-refs")
-	w.text("peel")
-	w.text("symrefs")
+	w.Text("peel")
+	w.Text("symrefs")
 	if p.unborn {
-		w.text("unborn")
+		w.Text("unborn")
 	}
 	for _, prefix := range prefixes {
-		w.text("ref-prefix %s", prefix)
+		w.Text("ref-prefix %s", prefix)
 	}
-	w.special(pktFlush)
+	w.Special(pkt.Flush)
 	return w.Bytes()
 }
 
@@ -136,9 +137,9 @@ func (p *protocol2) readRefs(lines *pktReader) (*advertisement, error) {
 		switch {
 		case err != nil:
 			return nil, err
-		case kind == pktFlush:
+		case kind == pkt.Flush:
 			return refs, nil
-		case kind != pktText:
+		case kind != pkt.Text:
 			return nil, errGarbage
 		}
 		if err := refs.add(strings.Split(string(text), " ")); err != nil {
@@ -184,15 +185,15 @@ func (a *advertisement) add(fields []string) error {
 func (p *protocol2) fetch(want FetchRequest) (request []byte, shallow []object.ID) {
 	w := p.command("fetch")
 	for _, option := range []string{"thin-pack", "no-progress", "ofs-delta"} {
-		w.text("%s", option)
+		w.Text("%s", option)
 	}
 	if p.shallow && (want.Depth != git.FullDepth || len(want.Shallow) > 0) {
 		shallow = w.shallow(want)
 	}
-	w.text("want %s", want.Tip)
+	w.Text("want %s", want.Tip)
 	w.haves(want)
-	w.text("done")
-	w.special(pktFlush)
+	w.Text("done")
+	w.Special(pkt.Flush)
 	return w.Bytes(), shallow
 }
 
@@ -205,10 +206,10 @@ func readPackStart(lines *pktReader) (update shallowUpdate, err error) {
 		switch {
 		case err != nil:
 			return update, err
-		case kind == pktDelim:
+		case kind == pkt.Delim:
 			section = ""
 			continue
-		case kind != pktText:
+		case kind != pkt.Text:
 			return update, errGarbage
 		case section == "":
 			if section = string(text); section == "packfile" {
