@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"lockstep/internal/git/object"
 	"lockstep/internal/git/pkt"
 )
 
@@ -261,6 +262,9 @@ func clientText(err error) string {
 	}
 	if refused, ok := errors.AsType[*Refusal](err); ok {
 		return refused.Text
+	}
+	if errors.Is(err, object.ErrLongHistory) {
+		return "the history is too long to be served: use --depth"
 	}
 	return unreadable
 }
