@@ -127,7 +127,9 @@ func (n *negotiation) descend(from []*object.Node, depth int32) (last []*object.
 }
 
 // bySelection selects commits by deepen-since and deepen-not.
-func (n *negotiation) bySelection(wants []*object.Node) (inside func(*object.Node) bool, last []*object.Node, err error) {
+func (n *negotiation) bySelection(
+	wants []*object.Node,
+) (inside func(*object.Node) bool, last []*object.Node, err error) {
 	excluded, err := n.excluded()
 	if err != nil {
 		return nil, nil, err

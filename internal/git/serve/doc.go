@@ -12,8 +12,8 @@
 // It speaks Git protocol version 2, and version 0 with clients that do not ask for 2. Under version 2:
 // ls-refs (peel, symrefs, unborn, ref-prefix), and fetch (want, have, done, wait-for-done, shallow, deepen,
 // deepen-relative, deepen-since, deepen-not, thin-pack, ofs-delta, include-tag). Under version 0: all that
-// Git offers except filters, and multi_ack and side-band only in their newer forms. Requests may be compressed with gzip. Object IDs are of SHA-1 or SHA-256.
-// Clients known to work: Git, go-git 5, Dulwich, libgit2 and JGit; ADR 19 has the versions.
+// Git offers except filters and the older forms of multi_ack_detailed and side-band-64k. Requests may be
+// compressed with gzip. Object IDs are of SHA-1 or SHA-256. Clients known to work: Git, go-git 5, Dulwich, libgit2 and JGit; ADR 19 has the versions.
 //
 // # What a client may read
 //
