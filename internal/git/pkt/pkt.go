@@ -39,6 +39,12 @@ func NewReader(r io.Reader) *Reader { return &Reader{Reader: bufio.NewReader(r)}
 // Next returns the next line without its line feed. The text is valid until the next call. It returns [io.EOF]
 // if the input ends before the line, and [io.ErrUnexpectedEOF] if it ends within.
 func (r *Reader) Next() (text []byte, kind Kind, err error) {
+	text, kind, err = r.Line()
+	return bytes.TrimSuffix(text, []byte("\n")), kind, err
+}
+
+// Line is Next with the line feed, if any.
+func (r *Reader) Line() (text []byte, kind Kind, err error) {
 	var head [4]byte
 	if _, err := io.ReadFull(r, head[:]); err != nil {
 		return nil, 0, err
@@ -59,7 +65,7 @@ func (r *Reader) Next() (text []byte, kind Kind, err error) {
 	} else if err != nil {
 		return nil, 0, err
 	}
-	return bytes.TrimSuffix(text, []byte("\n")), Text, nil
+	return text, Text, nil
 }
 
 // Writer collects lines.

@@ -7,10 +7,9 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/go-git/go-git/v5/plumbing/format/pktline"
-
 	"lockstep/internal/git"
 	"lockstep/internal/git/object"
+	"lockstep/internal/git/pkt"
 )
 
 const (
@@ -71,7 +70,7 @@ func (r *Session) fetch2(ctx context.Context, want FetchRequest, w io.Writer) ([
 		r.carrier.abort(err, false)
 		return nil, err
 	}
-	if _, err := io.Copy(w, pack(lines)); err != nil {
+	if _, err := io.Copy(w, &sidebandReader{lines: lines.Reader}); err != nil {
 		return nil, err
 	}
 	r.carrier.drain(body)
@@ -94,7 +93,7 @@ func (r *Session) fetch0(ctx context.Context, want FetchRequest, w io.Writer) ([
 	}
 	var pack io.Reader = response
 	if request.sideband {
-		pack = &sidebandReader{lines: pktline.NewScanner(response)}
+		pack = &sidebandReader{lines: &pkt.Reader{Reader: response}}
 	}
 	if _, err := io.Copy(w, pack); err != nil {
 		return nil, err

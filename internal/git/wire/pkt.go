@@ -1,7 +1,6 @@
 package wire
 
 import (
-	"bufio"
 	"bytes"
 	"errors"
 	"io"
@@ -24,9 +23,6 @@ type pktReader struct {
 }
 
 func newPktReader(r io.Reader) *pktReader { return &pktReader{Reader: pkt.NewReader(r)} }
-
-// pktsIn returns a reader that consumes nothing of in but lines.
-func pktsIn(in *bufio.Reader) *pktReader { return &pktReader{Reader: &pkt.Reader{Reader: in}} }
 
 // next returns the next line: see [pkt.Reader.Next]. The end of the input is an error, since a message ends with a
 // flush.

@@ -6,12 +6,11 @@ import (
 	"io"
 	"net/http"
 	"regexp"
-	"strconv"
 
-	"github.com/go-git/go-git/v5/plumbing/format/pktline"
 	"github.com/go-git/go-git/v5/plumbing/transport"
 
 	"lockstep/internal/git"
+	"lockstep/internal/git/pkt"
 )
 
 // responseFault is a response that cannot be used. Its text follows the name of the host.
@@ -79,22 +78,10 @@ func faultOf(err error, prefix []byte, listing bool) error {
 		return errDumb
 	case !startsLikePktLine.Match(prefix[:min(4, len(prefix))]):
 		return errNotGit
-	case errors.Is(err, io.ErrUnexpectedEOF), endsInLength(prefix):
+	case errors.Is(err, io.ErrUnexpectedEOF):
 		return errTruncated
 	}
 	return errNotGit
-}
-
-// endsInLength reports whether a response ends within the length of a pkt-line.
-func endsInLength(response []byte) bool {
-	for len(response) >= 4 {
-		length, err := strconv.ParseUint(string(response[:4]), 16, 16)
-		if err != nil || int(length) > len(response) {
-			return false
-		}
-		response = response[max(length, 4):]
-	}
-	return len(response) > 0 && startsLikePktLine.Match(response)
 }
 
 // maxRedirects is the redirect of a request that is not followed.
@@ -137,26 +124,27 @@ func isRedirect(status int) bool {
 // sidebandReader reads the pack from a response with a side-band. It fails unless the response ends with a
 // flush packet, and if the server reports an error.
 type sidebandReader struct {
-	lines *pktline.Scanner
+	lines *pkt.Reader
 	data  []byte // of the current line, not yet read
 	ended bool
 }
 
 func (r *sidebandReader) Read(p []byte) (int, error) {
 	for len(r.data) == 0 {
-		switch {
-		case r.ended:
+		if r.ended {
 			return 0, io.EOF
-		case !r.lines.Scan():
-			if err := r.lines.Err(); err != nil {
-				return 0, err
-			}
-			return 0, errTruncated
 		}
-		line := r.lines.Bytes()
-		if len(line) == 0 {
+		line, kind, err := r.lines.Line()
+		switch {
+		case errors.Is(err, io.EOF):
+			return 0, errTruncated
+		case err != nil:
+			return 0, err
+		case kind == pkt.Flush:
 			r.ended = true
 			continue
+		case len(line) == 0:
+			return 0, errGarbage
 		}
 		switch line[0] {
 		case 1:

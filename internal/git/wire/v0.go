@@ -14,19 +14,10 @@ import (
 	"lockstep/internal/git/pkt"
 )
 
-// readRefs0 reads a list of refs of protocol 0. An empty repository has none.
-func readRefs0(lines *pktReader) (*advertisement, error) {
-	text, kind, err := lines.next()
-	if err == nil && kind == pkt.Text && bytes.HasPrefix(text, []byte("#")) { // the name of the service
-		if text, kind, err = lines.next(); err == nil && kind == pkt.Flush {
-			text, kind, err = lines.next()
-		}
-	}
-	var refs *advertisement
+// readRefs0 reads a list of refs of protocol 0, whose first line is given. An empty repository has none.
+func readRefs0(lines *pktReader, text []byte, kind pkt.Kind) (refs *advertisement, err error) {
 	for {
 		switch {
-		case err != nil:
-			return nil, err
 		case kind == pkt.Flush && refs == nil:
 			return newAdvertisement(), nil
 		case kind == pkt.Flush:
@@ -38,10 +29,12 @@ func readRefs0(lines *pktReader) (*advertisement, error) {
 		case !bytes.HasPrefix(text, []byte("shallow ")):
 			err = refs.add0(string(text))
 		}
+		if err == nil {
+			text, kind, err = lines.next()
+		}
 		if err != nil {
 			return nil, err
 		}
-		text, kind, err = lines.next()
 	}
 }
 
@@ -131,8 +124,7 @@ func (r *Session) request(want FetchRequest) request0 {
 
 // readPackStart0 reads a response up to the pack.
 func readPackStart0(in *bufio.Reader, deepens bool) (update shallowUpdate, err error) {
-	lines := pktsIn(in)
-	lines.left, lines.tooLong = maxPrologue, errLongPrologue
+	lines := &pktReader{Reader: &pkt.Reader{Reader: in}, left: maxPrologue, tooLong: errLongPrologue}
 	for deepens {
 		text, kind, err := lines.next()
 		switch {

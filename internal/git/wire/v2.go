@@ -1,14 +1,10 @@
 package wire
 
 import (
-	"bufio"
 	"bytes"
 	"io"
 	"slices"
-	"strconv"
 	"strings"
-
-	"github.com/go-git/go-git/v5/plumbing/format/pktline"
 
 	"lockstep/internal/git"
 	"lockstep/internal/git/object"
@@ -28,46 +24,22 @@ type protocol2 struct {
 
 // readAdvertisement reads the answer to the first request: refs under protocol 0, capabilities under protocol 2.
 func readAdvertisement(body io.Reader) (*advertisement, *protocol2, error) {
-	r := bufio.NewReader(body)
-	line, end := firstLine(r)
-	if bytes.Equal(bytes.TrimSuffix(line, []byte("\n")), []byte("version 2")) {
-		if _, err := r.Discard(end); err != nil {
-			return nil, nil, err
+	lines := newPktReader(body)
+	text, kind, err := lines.next()
+	if err == nil && bytes.HasPrefix(text, []byte("#")) { // the name of the service
+		if text, kind, err = lines.next(); err == nil && kind == pkt.Flush {
+			text, kind, err = lines.next()
 		}
-		offered, err := readCapabilities(pktsIn(r))
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	if string(text) == "version 2" {
+		offered, err := readCapabilities(lines)
 		return nil, offered, err
 	}
-	refs, err := readRefs0(pktsIn(r))
+	refs, err := readRefs0(lines, text, kind)
 	return refs, nil, err
-}
-
-// firstLine returns the first line after the name of the service, without consuming it, and where it ends. It
-// returns nil if there is none, or if it is longer than the buffer.
-func firstLine(r *bufio.Reader) (line []byte, end int) {
-	for range 3 { // the name of the service, a flush, and the line
-		head, err := r.Peek(end + 4)
-		if err != nil {
-			return nil, 0
-		}
-		length, err := strconv.ParseUint(string(head[end:]), 16, 16)
-		if err == nil && length == 0 && end > 0 {
-			end += 4
-			continue
-		}
-		if err != nil || length < 4 { // a flush alone is an empty list, after which a server over SSH waits
-			return nil, 0
-		}
-		all, err := r.Peek(end + int(length))
-		if err != nil {
-			return nil, 0
-		}
-		line = all[end+4:]
-		end += int(length)
-		if !bytes.HasPrefix(line, []byte("# service=")) {
-			return line, end
-		}
-	}
-	return nil, 0
 }
 
 // readCapabilities reads a list of capabilities to its end.
@@ -223,9 +195,4 @@ func readPackStart(lines *pktReader) (update shallowUpdate, err error) {
 			return update, err
 		}
 	}
-}
-
-// pack returns the pack that follows readPackStart.
-func pack(lines *pktReader) io.Reader {
-	return &sidebandReader{lines: pktline.NewScanner(lines.Reader)}
 }
