@@ -24,7 +24,7 @@ func (o *Store) Commit(h ID) (*Commit, error) {
 		case plumbing.CommitObject:
 			return ParseCommit(h, obj.content)
 		case plumbing.TagObject:
-			if h, err = parseTag(h, obj.content); err != nil {
+			if h, err = TagTarget(h, obj.content); err != nil {
 				return nil, err
 			}
 		default:
@@ -198,8 +198,8 @@ func ParseCommit(h ID, content []byte) (*Commit, error) {
 	return c, nil
 }
 
-// parseTag returns the target of the tag h.
-func parseTag(h ID, content []byte) (ID, error) {
+// TagTarget returns the ID of the object that the tag h names.
+func TagTarget(h ID, content []byte) (ID, error) {
 	target, _, ok := cutID(content, "object ", h)
 	if !ok {
 		return ZeroID, fmt.Errorf("%w: no object", errBadTag)

@@ -1,6 +1,7 @@
 package object
 
 import (
+	"bytes"
 	"errors"
 	"io"
 	"os"
@@ -231,24 +232,15 @@ func distinct(ids []ID) []ID {
 	return unique
 }
 
-// Content returns the type and content of an object of at most limit bytes; ok is false if it is larger. It
-// does not verify the hash. The caller must not change the content.
+// Content returns the type and content of an object of at most limit bytes, whose hash it verifies; ok is false if it
+// is larger.
 func (o *Store) Content(h ID, limit int64) (kind plumbing.ObjectType, content []byte, ok bool, err error) {
 	defer RecoverCorrupt(&err)
 	obj, err := o.Object(h)
 	if err != nil || obj.Size > limit {
 		return 0, nil, false, err
 	}
-	if obj.open != nil {
-		if err := obj.load(); err != nil {
-			return 0, nil, false, err
-		}
-	}
-	if int64(len(obj.content)) != obj.Size {
-		return 0, nil, false, errSize
-	}
-	return obj.Kind, obj.content, true, nil
+	var whole bytes.Buffer
+	err = obj.copy(&whole, h)
+	return obj.Kind, whole.Bytes(), err == nil, err
 }
-
-// TagTarget returns the ID of the object that the tag h names.
-func TagTarget(h ID, content []byte) (ID, error) { return parseTag(h, content) }
