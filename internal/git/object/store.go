@@ -228,30 +228,15 @@ func (o *Store) read(h ID) (*Object, error) {
 		return nil, fmt.Errorf("object %s: %w", h, err)
 	case obj.Size > maxMetadata && obj.Kind != plumbing.BlobObject:
 		return nil, Hostilef("%s %s is %d bytes long", obj.Kind, h, obj.Size)
-	case obj.open == nil:
-	case obj.Kind == plumbing.BlobObject:
+	case obj.open != nil && obj.Kind == plumbing.BlobObject:
 		return obj, nil // of no use
-	default:
-		if err := obj.load(); err != nil {
-			return nil, fmt.Errorf("%s %s: %w", obj.Kind, h, err)
-		}
+	case obj.open != nil:
+		var whole bytes.Buffer
+		err = obj.copy(&whole, h)
+		return &Object{Kind: obj.Kind, Size: obj.Size, content: whole.Bytes()}, err
 	}
 	if sum := h.Format().Hash(obj.Kind, obj.content); sum != h {
 		return nil, fmt.Errorf("%s %s hashes to %s", obj.Kind, h, sum)
 	}
 	return obj, nil
-}
-
-// load reads the content of a large object into memory.
-func (o *Object) load() error {
-	reader, err := o.open()
-	if err != nil {
-		return err
-	}
-	defer reader.Close()
-	if o.content, err = io.ReadAll(io.LimitReader(reader, o.Size+1)); err != nil {
-		return err
-	}
-	o.open = nil
-	return nil
 }
