@@ -130,22 +130,6 @@ func TestSlowOthers(t *testing.T) {
 	}
 }
 
-// TestLeave stops making a pack once its only client has left.
-func TestLeave(t *testing.T) {
-	testenv.Long(t)
-	ended := make(chan Served, 10)
-	w := newWorld(t, func(cfg *Config) { cfg.spoolBytes, cfg.Observe = 1<<20, func(s Served) { ended <- s } })
-	slow := w.connect(w.big(16 << 20))
-	testenv.Must(slow.Read(make([]byte, 100)))(t)
-	slow.Close()
-	if s := <-ended; s.Err == nil {
-		t.Error("the request did not fail")
-	}
-	if len(w.handler.working) > 0 {
-		t.Error("the pack is still being made")
-	}
-}
-
 // TestLeaveWhileOthersWork ends the request of a slow client that leaves, although others make as many packs as may be made at a time.
 func TestLeaveWhileOthersWork(t *testing.T) {
 	testenv.Long(t)

@@ -3,11 +3,9 @@ package serve
 import (
 	"bytes"
 	"log/slog"
-	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -35,34 +33,6 @@ func unusableFolders(t *testing.T) map[string]string {
 		folders[name] = dir
 	}
 	return folders
-}
-
-// TestSpoolWithoutFolder passes more to two readers than there is space for.
-func TestSpoolWithoutFolder(t *testing.T) {
-	content := make([]byte, 6<<20)
-	_, _ = rand.NewChaCha8([32]byte{}).Read(content)
-	for name, dir := range unusableFolders(t) {
-		t.Run(name, func(t *testing.T) {
-			s := newSpool(dir, 100<<20)
-			var readers sync.WaitGroup
-			for i := range 2 {
-				r := s.join()
-				readers.Go(func() {
-					defer s.leave(r)
-					if !bytes.Equal(readAll(t, r, rand.New(rand.NewPCG(5, uint64(i)))), content) {
-						t.Error("a reader got something else")
-					}
-				})
-			}
-			_, err := s.write(t.Context(), content)
-			if err != nil {
-				t.Errorf("write: %v", err)
-			}
-			s.finish(err)
-			readers.Wait()
-			s.close()
-		})
-	}
 }
 
 // TestCloneWithoutFolder clones a repository with a pack that is longer than the head of a spool, and warns at the start.
