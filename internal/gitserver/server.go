@@ -47,12 +47,12 @@ type Server struct {
 // repoState is the state of a repository, guarded by Server.mu.
 type repoState struct {
 	Stats
-	user, password string   // set by RequireAuth; both empty if no credentials are required
-	tokens         []string // see AcceptTokens
-	usedTokens     []string // see TokensSeen
-	lfs            *LFS     // see LFS
-	status         int      // status to respond with instead of serving, unless 0
-	location       string   // URL to redirect to with that status; see Redirect
+	user       string   // of RequireAuth; empty for any
+	tokens     []string // one of which is required, unless empty
+	usedTokens []string // see TokensSeen
+	lfs        *LFS     // see LFS
+	status     int      // status to respond with instead of serving, unless 0
+	location   string   // URL to redirect to with that status; see Redirect
 }
 
 // Option configures a [Server].
@@ -136,7 +136,7 @@ func (s *Server) RequireAuth(repo, username, password string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	state := s.state(repo)
-	state.user, state.password = username, password
+	state.user, state.tokens = username, []string{password}
 }
 
 // Answer responds to requests for repo with an HTTP status instead of serving them; 0 restores normal service.
