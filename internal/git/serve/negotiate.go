@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"slices"
 
 	"github.com/go-git/go-git/v5/plumbing"
@@ -275,7 +276,7 @@ func (p *plan) key(dirs []string) [sha256.Size]byte {
 	for _, dir := range dirs {
 		sum.Write([]byte(dir + "\x00"))
 	}
-	sum.Write([]byte{0, boolByte(p.thin), boolByte(p.ofs)})
+	fmt.Fprint(sum, "\x00", p.thin, p.ofs)
 	add(idsOf(p.commits))
 	add(idsOf(p.edges))
 	add(p.others)
@@ -288,11 +289,4 @@ func idsOf(commits []*object.Node) []object.ID {
 		ids[i] = c.ID
 	}
 	return ids
-}
-
-func boolByte(b bool) byte {
-	if b {
-		return 1
-	}
-	return 0
 }
