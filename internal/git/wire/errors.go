@@ -14,7 +14,6 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/go-git/go-git/v5/plumbing/transport"
 	"golang.org/x/crypto/ssh"
 
 	"lockstep/internal/egress"
@@ -75,8 +74,6 @@ func remoteError(ctx context.Context, host string, auth Auth, fault, err error) 
 		return git.Errorf(git.Permanent, git.ClassConfig, "%s demands a client certificate, which is not supported", host)
 	case fault != nil:
 		return git.Errorf(git.Retryable, git.ClassNetwork, "cannot reach %s: %w", host, networkCause(fault))
-	case errors.Is(err, transport.ErrEmptyRemoteRepository):
-		return git.Errorf(git.Permanent, git.ClassNoRef, "the repository at %s is empty; push a commit to it", host)
 	}
 	return errNotGit.classify(host)
 }

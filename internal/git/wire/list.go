@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 
-	"github.com/go-git/go-git/v5/plumbing/transport"
-
 	"lockstep/internal/git"
 	"lockstep/internal/git/object"
 )
@@ -53,7 +51,7 @@ func (r *Session) hello(ctx context.Context) (*advertisement, error) {
 	switch {
 	case err == nil && offered == nil && refs.isEmpty():
 		r.carrier.close()
-		return nil, transport.ErrEmptyRemoteRepository
+		return nil, errEmptyRepository
 	case err != nil:
 		r.carrier.abort(err, true)
 		return nil, err
@@ -86,7 +84,7 @@ func (r *Session) listRefs(ctx context.Context, prefixes []string) (*advertiseme
 	isCommit := len(prefixes) > 0 && object.IsID(prefixes[0]) // which the server may send although it lists no ref
 	if err == nil && refs.isEmpty() && !isCommit {
 		r.carrier.close()
-		return nil, transport.ErrEmptyRemoteRepository
+		return nil, errEmptyRepository
 	}
 	return refs, err
 }
@@ -110,7 +108,7 @@ func (r *Session) sendListRefs(ctx context.Context, prefixes []string) (*adverti
 // err, the result of a request that relied on them. It forgets them if they may be wrong. It is false if the
 // host fails or limits requests.
 func (r *Session) isUnexpected(ctx context.Context, err error) bool {
-	if err == nil || errors.Is(err, transport.ErrEmptyRemoteRepository) || ctx.Err() != nil {
+	if err == nil || errors.Is(err, errEmptyRepository) || ctx.Err() != nil {
 		return false
 	}
 	fault := r.wire.firstError()

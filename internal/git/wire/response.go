@@ -7,8 +7,6 @@ import (
 	"net/http"
 	"regexp"
 
-	"github.com/go-git/go-git/v5/plumbing/transport"
-
 	"lockstep/internal/git"
 	"lockstep/internal/git/pkt"
 )
@@ -41,6 +39,9 @@ var (
 		fmt.Sprintf("sent more than %d MiB of shallow commits before the pack; use another depth", maxPrologue>>20),
 		git.Permanent, git.ClassQuota,
 	}
+	errEmptyRepository = &responseFault{
+		"has an empty repository; push a commit to it", git.Permanent, git.ClassNoRef,
+	}
 	errFormat = &responseFault{
 		"has an object format for this repository that is neither SHA-1 nor SHA-256, which is not supported; " +
 			"use a repository with one of them",
@@ -70,8 +71,6 @@ func faultOf(err error, prefix []byte, listing bool) error {
 		return fault
 	}
 	switch {
-	case errors.Is(err, transport.ErrEmptyRemoteRepository):
-		return nil
 	case len(prefix) == 0:
 		return errEmptyReply
 	case listing && startsLikeDumb.Match(prefix):
