@@ -3,8 +3,10 @@ package object
 import (
 	"bufio"
 	"cmp"
+	"encoding/binary"
 	"errors"
 	"io"
+	"math"
 )
 
 // patcher applies deltas. It reuses its buffers.
@@ -30,27 +32,17 @@ var errDelta = errors.New("invalid delta instructions")
 
 // readDeltaSizes returns the sizes of a delta's base and result.
 func readDeltaSizes(in io.ByteReader) (from, to int64, err error) {
-	if from, err = readDeltaSize(in); err != nil {
-		return 0, 0, err
-	}
-	to, err = readDeltaSize(in)
-	return from, to, err
-}
-
-func readDeltaSize(in io.ByteReader) (size int64, err error) {
-	for shift := 0; ; shift += 7 {
-		b, err := in.ReadByte()
+	for _, size := range []*int64{&from, &to} {
+		n, err := binary.ReadUvarint(in)
 		if err != nil {
-			return 0, noEOF(err)
+			return 0, 0, noEOF(err)
 		}
-		if shift > 49 {
-			return 0, errDelta
+		if n > math.MaxInt64 {
+			return 0, 0, errDelta
 		}
-		size |= int64(b&0x7f) << shift
-		if b&0x80 == 0 {
-			return size, nil
-		}
+		*size = int64(n)
 	}
+	return from, to, nil
 }
 
 // patch applies the instructions of a delta, which must produce size bytes.
