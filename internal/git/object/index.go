@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sort"
 	"sync"
 	"sync/atomic"
 )
@@ -133,19 +134,11 @@ func (x *packIndex) find(h ID) (int64, error) {
 		return -1, err
 	}
 	at := func(i int) []byte { return names[int64(i)*hashSize : int64(i+1)*hashSize] }
-	from, to := 0, int(high-low)
-	for from < to {
-		middle := (from + to) / 2
-		switch bytes.Compare(at(middle), h.sum[:hashSize]) {
-		case 0:
-			return low + int64(middle), nil
-		case -1:
-			from = middle + 1
-		default:
-			to = middle
-		}
+	i, found := sort.Find(int(high-low), func(i int) int { return bytes.Compare(h.sum[:hashSize], at(i)) })
+	if !found {
+		return -1, nil
 	}
-	return -1, nil
+	return low + int64(i), nil
 }
 
 // findOffset returns the offset of an object in the pack.
