@@ -35,7 +35,7 @@ func (s *Server) Generate(ctx context.Context, repo string, shape Shape) (string
 	defer writing.Wait()
 	defer script.Close() // git may exit before reading all input
 	var stderr bytes.Buffer
-	cmd := exec.CommandContext(ctx, s.git, "fast-import", "--quiet", "--done", "--date-format=raw")
+	cmd := exec.CommandContext(ctx, "git", "fast-import", "--quiet", "--done", "--date-format=raw")
 	cmd.Dir, cmd.Env, cmd.Stdin, cmd.Stderr = s.Dir(repo), isolatedEnv(), script, &stderr
 	out, err := cmd.Output()
 	if err != nil {

@@ -12,7 +12,6 @@ import (
 	"net/http/cgi"
 	"net/url"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -26,7 +25,6 @@ const maxRequest = 16 << 20 // bytes; the wants and haves of a fetch are much sm
 // Server serves the bare repositories in a directory.
 type Server struct {
 	dir      string
-	git      string // path of the git binary
 	base     string // "http://127.0.0.1:port"
 	secure   bool   // uses HTTPS
 	ca       []byte // see CA
@@ -75,10 +73,6 @@ var backend = sync.OnceValues(func() (string, error) {
 // Start serves the bare repositories in dir on a free port of 127.0.0.1. It creates dir if necessary. The
 // caller must close the server.
 func Start(dir string, opts ...Option) (*Server, error) {
-	git, err := exec.LookPath("git")
-	if err != nil {
-		return nil, fmt.Errorf("start git server: %w", err)
-	}
 	backend, err := backend()
 	if err != nil {
 		return nil, fmt.Errorf("start git server: %w", err)
@@ -91,7 +85,7 @@ func Start(dir string, opts ...Option) (*Server, error) {
 		return nil, fmt.Errorf("start git server: %w", err)
 	}
 	s := &Server{
-		dir: dir, git: git, base: "http://" + listener.Addr().String(), repos: map[string]*repoState{},
+		dir: dir, base: "http://" + listener.Addr().String(), repos: map[string]*repoState{},
 		limits: map[string]time.Duration{},
 	}
 	for _, opt := range opts {
