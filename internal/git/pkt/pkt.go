@@ -60,12 +60,11 @@ func (r *Reader) Line() (text []byte, kind Kind, err error) {
 		r.line = make([]byte, n)
 	}
 	text = r.line[:length-4]
-	if _, err := io.ReadFull(r, text); errors.Is(err, io.EOF) {
-		return nil, 0, io.ErrUnexpectedEOF
-	} else if err != nil {
-		return nil, 0, err
+	_, err = io.ReadFull(r, text)
+	if errors.Is(err, io.EOF) {
+		err = io.ErrUnexpectedEOF
 	}
-	return text, Text, nil
+	return text, Text, err
 }
 
 // Writer collects lines.
