@@ -35,7 +35,8 @@ func (p *pktReader) next() (text []byte, kind pkt.Kind, err error) {
 		err = io.ErrUnexpectedEOF
 	case errors.Is(err, pkt.ErrFormat):
 		err = errGarbage
-	case err == nil && p.left < 0 && p.tooLong != nil:
+	case err != nil:
+	case p.left < 0 && p.tooLong != nil:
 		err = p.tooLong
 	case isError:
 		err = errorLine(why)
