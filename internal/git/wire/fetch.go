@@ -59,7 +59,7 @@ func (r *Session) fetch(ctx context.Context, want FetchRequest, w io.Writer) ([]
 // fetch2 fetches with protocol 2.
 func (r *Session) fetch2(ctx context.Context, want FetchRequest, w io.Writer) ([]object.ID, error) {
 	request, shallow := r.offered.fetch(want)
-	body, err := r.carrier.post(ctx, request, false)
+	body, err := r.carrier.post(ctx, request, false, true)
 	if err != nil {
 		return nil, err
 	}
@@ -80,7 +80,7 @@ func (r *Session) fetch2(ctx context.Context, want FetchRequest, w io.Writer) ([
 // fetch0 fetches with protocol 0, without negotiation: all lines are sent at once.
 func (r *Session) fetch0(ctx context.Context, want FetchRequest, w io.Writer) ([]object.ID, error) {
 	request := r.request(want)
-	body, err := r.carrier.post(ctx, request.content, false)
+	body, err := r.carrier.post(ctx, request.content, false, false)
 	if err != nil {
 		return nil, err
 	}

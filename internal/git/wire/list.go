@@ -21,7 +21,7 @@ func (r *Session) List(ctx context.Context, prefixes ...string) error {
 
 func (r *Session) list(ctx context.Context, prefixes []string) (*advertisement, error) {
 	if offered := r.net.remotes.recall(r.url); offered != nil && r.carrier.canPost() {
-		r.speak(offered)
+		r.offered = offered
 		refs, err := r.listRefs(ctx, prefixes)
 		if !r.isUnexpected(ctx, err) {
 			return refs, err
@@ -41,7 +41,7 @@ func (r *Session) list(ctx context.Context, prefixes []string) (*advertisement, 
 
 // hello sends the first request. It returns the refs under protocol 0, and nil under protocol 2.
 func (r *Session) hello(ctx context.Context) (*advertisement, error) {
-	r.speak(nil)
+	r.offered = nil
 	body, err := r.carrier.advertise(ctx)
 	if err != nil {
 		return nil, err
@@ -57,18 +57,11 @@ func (r *Session) hello(ctx context.Context) (*advertisement, error) {
 		return nil, err
 	}
 	r.carrier.drain(body)
-	if offered != nil {
-		r.speak(offered)
+	if r.offered = offered; offered != nil {
 		return nil, nil
 	}
 	r.capabilities = refs.capabilities
 	return refs, nil
-}
-
-// speak sets the protocol: 2 if something is offered, otherwise 0.
-func (r *Session) speak(offered *protocol2) {
-	r.offered = offered
-	r.carrier.speak(offered != nil)
 }
 
 // listRefs lists refs with protocol 2. It lists all if HEAD is missing, as when it names no branch that
@@ -90,7 +83,7 @@ func (r *Session) listRefs(ctx context.Context, prefixes []string) (*advertiseme
 }
 
 func (r *Session) sendListRefs(ctx context.Context, prefixes []string) (*advertisement, error) {
-	body, err := r.carrier.post(ctx, r.offered.lsRefs(prefixes), true)
+	body, err := r.carrier.post(ctx, r.offered.lsRefs(prefixes), true, true)
 	if err != nil {
 		return nil, err
 	}

@@ -40,10 +40,9 @@ type Session struct {
 type carrier interface {
 	// advertise sends the first request, whose response is as for readAdvertisement.
 	advertise(context.Context) (io.ReadCloser, error)
-	// post sends another request. It needs an earlier advertise if isReady is false.
-	post(ctx context.Context, request []byte, listing bool) (io.ReadCloser, error)
+	// post sends another request, of protocol 2 or 0. It needs an earlier advertise if isReady is false.
+	post(ctx context.Context, request []byte, listing, v2 bool) (io.ReadCloser, error)
 	isReady() bool
-	speak(v2 bool) // announces the protocol of the next post
 	canPost() bool // with the same URL, post needs no advertise in any session
 	moved() string // URL that the server permanently redirected advertise to; "" for none
 

@@ -50,7 +50,7 @@ func (s *sshCarrier) advertise(ctx context.Context) (io.ReadCloser, error) {
 }
 
 // post sends a request. Closing the response closes the connection unless it is a list of refs.
-func (s *sshCarrier) post(ctx context.Context, request []byte, listing bool) (io.ReadCloser, error) {
+func (s *sshCarrier) post(ctx context.Context, request []byte, listing, _ bool) (io.ReadCloser, error) {
 	if !s.isReady() {
 		return nil, errGarbage // impossible: the caller has seen a valid response
 	}
@@ -72,8 +72,6 @@ func (s *sshCarrier) isReady() bool { return s.command != nil && !s.spent }
 // canPost is false: each session has its own connection, which begins with an advertisement.
 func (s *sshCarrier) canPost() bool { return false }
 func (s *sshCarrier) moved() string { return "" }
-
-func (s *sshCarrier) speak(bool) {}
 
 // drain does nothing: the connection stays open for the next request.
 func (s *sshCarrier) drain(io.Reader) {}
