@@ -73,7 +73,7 @@ func (r *Session) fetch2(ctx context.Context, want FetchRequest, w io.Writer) ([
 	if _, err := io.Copy(w, &sidebandReader{lines: lines.Reader}); err != nil {
 		return nil, err
 	}
-	r.carrier.drain(body)
+	drain(body)
 	return shallowAfter(shallow, update), nil
 }
 
@@ -98,7 +98,7 @@ func (r *Session) fetch0(ctx context.Context, want FetchRequest, w io.Writer) ([
 	if _, err := io.Copy(w, pack); err != nil {
 		return nil, err
 	}
-	r.carrier.drain(body)
+	drain(body)
 	return shallowAfter(request.shallow, update), nil
 }
 

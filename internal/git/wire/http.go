@@ -149,12 +149,6 @@ func mayFollow(from, to *url.URL) bool {
 	return egress.SameOrigin(from, to)
 }
 
-func (c *httpCarrier) drain(body io.Reader) {
-	if response, ok := body.(*limitedBody); ok {
-		response.drain()
-	}
-}
-
 func (c *httpCarrier) isReady() bool     { return true }
 func (c *httpCarrier) canPost() bool     { return !c.redirected }
 func (c *httpCarrier) moved() string     { return c.newURL }

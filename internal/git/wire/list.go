@@ -56,7 +56,7 @@ func (r *Session) hello(ctx context.Context) (*advertisement, error) {
 		r.carrier.abort(err, true)
 		return nil, err
 	}
-	r.carrier.drain(body)
+	drain(body)
 	if r.offered = offered; offered != nil {
 		return nil, nil
 	}
@@ -93,7 +93,7 @@ func (r *Session) sendListRefs(ctx context.Context, prefixes []string) (*adverti
 		r.carrier.abort(err, true)
 		return nil, err
 	}
-	r.carrier.drain(body)
+	drain(body)
 	return refs, nil
 }
 

@@ -228,9 +228,13 @@ func (b *limitedBody) Read(p []byte) (int, error) {
 // drainTimeout limits the wait for the end of a response whose content is complete.
 const drainTimeout = 100 * time.Millisecond
 
-// drain reads the end of the response, so that its connection can be used again. If the end does not come at
+// drain reads the end of a response over HTTP, so that its connection can be used again. If the end does not come at
 // once, Close closes the connection.
-func (b *limitedBody) drain() {
+func drain(body io.Reader) {
+	b, isHTTP := body.(*limitedBody)
+	if !isHTTP {
+		return
+	}
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)

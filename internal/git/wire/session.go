@@ -46,7 +46,6 @@ type carrier interface {
 	canPost() bool // with the same URL, post needs no advertise in any session
 	moved() string // URL that the server permanently redirected advertise to; "" for none
 
-	drain(body io.Reader)          // reads the end of a valid response of advertise or post
 	abort(err error, listing bool) // a response was not valid
 	close()
 }

@@ -73,9 +73,6 @@ func (s *sshCarrier) isReady() bool { return s.command != nil && !s.spent }
 func (s *sshCarrier) canPost() bool { return false }
 func (s *sshCarrier) moved() string { return "" }
 
-// drain does nothing: the connection stays open for the next request.
-func (s *sshCarrier) drain(io.Reader) {}
-
 func (s *sshCarrier) abort(err error, listing bool) {
 	if _, explained := errors.AsType[errorLine](err); s.command != nil && !explained {
 		s.command.recordExit(s.wire, listing)
