@@ -20,8 +20,7 @@ type negotiation struct {
 	req     *fetchRequest
 	objects *object.Store
 	history *object.History
-	reach   *reach // from the visible refs, once started
-	started bool
+	reach   *reach // from the visible refs; nil until needed
 }
 
 // negotiate pins the objects of a repository.
@@ -31,9 +30,9 @@ func negotiate(ctx context.Context, repo *Repo, req *fetchRequest) (*negotiation
 		return nil, err
 	}
 	objects := object.Open(store.Dirs...)
-	history := object.NewHistory(ctx, objects, store.Shallow, maxCommits)
 	return &negotiation{
-		repo: repo, store: store, req: req, objects: objects, history: history, reach: &reach{History: history},
+		repo: repo, store: store, req: req, objects: objects,
+		history: object.NewHistory(ctx, objects, store.Shallow, maxCommits),
 	}, nil
 }
 
@@ -114,8 +113,8 @@ func (n *negotiation) find(ids []object.ID, limit int) (map[object.ID]bool, erro
 	if len(ids) == 0 {
 		return nil, nil
 	}
-	if !n.started {
-		n.started = true
+	if n.reach == nil {
+		n.reach = &reach{History: n.history}
 		for _, id := range n.tips() {
 			c, err := n.history.CommitOf(id)
 			if err != nil {
