@@ -40,7 +40,6 @@ type fetchRequest struct {
 	noDone     bool
 	sideband   int  // maximum length of a line of the pack; 0 for none
 	negotiates bool // the request continues after the wants
-	flushed    bool // and has a flush before done
 }
 
 // deepens reports whether the request changes how much history the client has.
@@ -170,7 +169,7 @@ func parseFetch0(lines *pktReader, format object.Format) (*fetchRequest, error) 
 		case kind == pktEnd:
 			return r, nil
 		case kind != pkt.Text:
-			r.negotiates, r.flushed = true, true
+			r.negotiates = true
 			return r, nil
 		case line == "done":
 			r.negotiates, r.done = true, true
