@@ -59,7 +59,7 @@ func TestManyLinesBeforePack(t *testing.T) {
 		many   bool
 	}{
 		"shallow":      {strings.Repeat(shallow, maxPrologue/len(shallow)+1), true},
-		"common":       {shallow + "00000008NAK\n" + strings.Repeat(ack, maxPrologue/len(ack)+1), true},
+		"common":       {shallow + "00000008NAK\n" + strings.Repeat(ack, maxPrologue/50), true},
 		"at the limit": {strings.Repeat(shallow, maxPrologue/len(shallow)-1) + "00000008NAK\n", false},
 	} {
 		_, err := readPackStart0(bufio.NewReader(strings.NewReader(tc.answer)), true)
