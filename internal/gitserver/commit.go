@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/hex"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 )
@@ -65,12 +66,12 @@ func (edit Edit) writeTo(script *bytes.Buffer) {
 		mode  string
 		files map[string]string
 	}{{"100644", edit.Write}, {"100755", edit.Exec}, {"120000", edit.Link}} {
-		for _, path := range sortedKeys(group.files) {
+		for _, path := range slices.Sorted(maps.Keys(group.files)) {
 			fmt.Fprintf(script, "M %s inline %s\n", group.mode, quotePath(path))
 			writeData(script, group.files[path])
 		}
 	}
-	for _, path := range sortedKeys(edit.Submodule) {
+	for _, path := range slices.Sorted(maps.Keys(edit.Submodule)) {
 		fmt.Fprintf(script, "M 160000 %s %s\n", edit.Submodule[path], quotePath(path))
 	}
 }
@@ -88,15 +89,6 @@ func quotePath(path string) string {
 	}
 	quoted.WriteByte('"')
 	return quoted.String()
-}
-
-func sortedKeys(m map[string]string) []string {
-	keys := make([]string, 0, len(m))
-	for key := range m {
-		keys = append(keys, key)
-	}
-	slices.Sort(keys)
-	return keys
 }
 
 // Entry is an entry of a raw tree. It is not validated.

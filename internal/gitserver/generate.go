@@ -15,18 +15,16 @@ import (
 
 // Shape is the size of a repository for [Server.Generate].
 type Shape struct {
-	Files   int
-	Folders int    // exact number of directories, each with a file; 0 for one per 12 files
-	Bytes   int64  // total size of the files
-	Seed    uint64 // seed of the random content
+	Files int
+	Bytes int64 // total size of the files
 }
 
 // Generate creates a bare repository with one commit on [Main], which it returns. The files resemble source code: sizes
 // are distributed log-normally, the text deflates to about a third, and directories nest. The same shape results in the
 // same commit. Files are streamed, not held in memory.
 func (s *Server) Generate(ctx context.Context, repo string, shape Shape) (string, error) {
-	if shape.Files < max(1, shape.Folders) || shape.Bytes < int64(shape.Files) {
-		return "", fmt.Errorf("generate %s: want at least one file, one for each folder, and one byte for each file", repo)
+	if shape.Files < 1 || shape.Bytes < int64(shape.Files) {
+		return "", fmt.Errorf("generate %s: want at least one file, and one byte for each file", repo)
 	}
 	if err := s.CreateEmpty(ctx, repo); err != nil {
 		return "", err
@@ -37,7 +35,7 @@ func (s *Server) Generate(ctx context.Context, repo string, shape Shape) (string
 	defer writing.Wait()
 	defer script.Close() // git may exit before reading all input
 	var stderr bytes.Buffer
-	cmd := exec.CommandContext(ctx, s.git, "fast-import", "--quiet", "--done", "--date-format=raw")
+	cmd := exec.CommandContext(ctx, "git", "fast-import", "--quiet", "--done", "--date-format=raw")
 	cmd.Dir, cmd.Env, cmd.Stdin, cmd.Stderr = s.Dir(repo), isolatedEnv(), script, &stderr
 	out, err := cmd.Output()
 	if err != nil {
@@ -48,7 +46,7 @@ func (s *Server) Generate(ctx context.Context, repo string, shape Shape) (string
 
 // writeTo writes the commit as a fast-import script.
 func (shape Shape) writeTo(w io.Writer) error {
-	random := rand.New(rand.NewPCG(shape.Seed, uint64(shape.Files)))
+	random := rand.New(rand.NewPCG(0, uint64(shape.Files)))
 	paths, sizes, prose := shape.paths(random), shape.sizes(random), newProse(random)
 	script := bufio.NewWriterSize(w, 1<<20)
 	fmt.Fprintf(script, "commit refs/heads/%s\nmark :1\ncommitter %s <%s> %d +0000\ndata 0\n", Main, author, email, epoch)
@@ -73,29 +71,19 @@ const (
 	sizeSpread     = 1.3 // standard deviation of the logarithm of the sizes
 )
 
-// paths generates the paths: half of the files are in the newest directory, half in any. If the number of
-// directories is given, all exist before the first file, one file is in each, and the others are in any.
+// paths generates the paths: half of the files are in the newest directory, half in any.
 func (shape Shape) paths(random *rand.Rand) []string {
 	extensions := []string{".c", ".c", ".c", ".h", ".h", ".go", ".py", ".md", ".txt", ".sh"}
 	folders := []string{"", "src/"}
-	add := func() {
-		if parent := folders[random.IntN(len(folders))]; strings.Count(parent, "/") < deepestFolder {
-			folders = append(folders, fmt.Sprintf("%s%s-%d/", parent, syllables(random, 2), len(folders)))
-		}
-	}
-	for len(folders) <= shape.Folders {
-		add()
-	}
 	paths := make([]string, shape.Files)
 	for i := range paths {
-		if shape.Folders == 0 && i%filesPerFolder == filesPerFolder-1 {
-			add()
+		if i%filesPerFolder == filesPerFolder-1 {
+			if parent := folders[random.IntN(len(folders))]; strings.Count(parent, "/") < deepestFolder {
+				folders = append(folders, fmt.Sprintf("%s%s-%d/", parent, syllables(random, 2), len(folders)))
+			}
 		}
 		folder := folders[len(folders)-1]
-		switch {
-		case i < shape.Folders:
-			folder = folders[i+1]
-		case shape.Folders > 0 || random.IntN(2) == 0:
+		if random.IntN(2) == 0 {
 			folder = folders[random.IntN(len(folders))]
 		}
 		paths[i] = fmt.Sprintf("%s%s-%d%s", folder, syllables(random, 3), i, extensions[random.IntN(len(extensions))])

@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"time"
 )
 
@@ -68,11 +69,8 @@ func run(ctx context.Context, dir, stdin string, args []string) (string, *os.Pro
 	cmd.Stdin = strings.NewReader(stdin)
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
-	err := startDetached(cmd)
-	if err == nil {
-		err = cmd.Wait()
-	}
-	if err != nil {
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // so that Ctrl-C does not interrupt it
+	if err := cmd.Run(); err != nil {
 		return "", nil, fmt.Errorf("git %s: %w: %s", strings.Join(args, " "), err, bytes.TrimSpace(stderr.Bytes()))
 	}
 	return stdout.String(), cmd.ProcessState, nil

@@ -1,96 +1,68 @@
 package gitserver
 
 import (
-	"io"
 	"net"
-	"net/url"
+	"net/http"
 	"sync"
 	"sync/atomic"
 )
 
-// Meter forwards connections to a [Server] and counts their bytes, in both directions and including headers.
+// Meter serves the repositories of a [Server] at an address of its own, over HTTP, and counts the bytes of its
+// connections, in both directions and including headers.
 type Meter struct {
-	listener net.Listener
-	target   string
-	bytes    atomic.Int64
-	serving  sync.WaitGroup
-	mu       sync.Mutex
-	conns    map[net.Conn]bool
+	base    string
+	http    http.Server
+	bytes   atomic.Int64
+	serving sync.WaitGroup
 }
 
 // StartMeter starts a meter. The caller must close it.
 func (s *Server) StartMeter() (*Meter, error) {
-	base, err := url.Parse(s.base)
-	if err != nil {
-		return nil, err
-	}
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, err
 	}
-	m := &Meter{listener: listener, target: base.Host, conns: map[net.Conn]bool{}}
-	m.serving.Go(func() {
-		for {
-			conn, err := listener.Accept()
-			if err != nil {
-				return
-			}
-			m.serving.Go(func() { m.forward(conn) })
-		}
-	})
+	m := &Meter{base: "http://" + listener.Addr().String()}
+	m.http.BaseContext, m.http.Handler = s.http.BaseContext, http.HandlerFunc(s.serve)
+	m.serving.Go(func() { _ = m.http.Serve(metered{listener, &m.bytes}) })
 	return m, nil
 }
 
 // URL returns the clone URL of repo.
-func (m *Meter) URL(repo string) string {
-	return "http://" + m.listener.Addr().String() + "/" + repo + ".git"
-}
+func (m *Meter) URL(repo string) string { return m.base + "/" + repo + ".git" }
 
 // Take returns the number of bytes since the last call.
 func (m *Meter) Take() int64 { return m.bytes.Swap(0) }
 
 // Close closes all connections.
 func (m *Meter) Close() {
-	_ = m.listener.Close()
-	m.mu.Lock()
-	for conn := range m.conns {
-		_ = conn.Close()
-	}
-	m.mu.Unlock()
+	_ = m.http.Close()
 	m.serving.Wait()
 }
 
-func (m *Meter) forward(client net.Conn) {
-	server, err := net.Dial("tcp", m.target)
-	if err != nil {
-		_ = client.Close()
-		return
-	}
-	m.mu.Lock()
-	m.conns[client], m.conns[server] = true, true
-	m.mu.Unlock()
-	var both sync.WaitGroup
-	pipe := func(to, from net.Conn) {
-		_, _ = io.Copy(counted{to, &m.bytes}, from)
-		_ = to.Close()
-		_ = from.Close()
-	}
-	both.Go(func() { pipe(server, client) })
-	both.Go(func() { pipe(client, server) })
-	both.Wait()
-	m.mu.Lock()
-	delete(m.conns, client)
-	delete(m.conns, server)
-	m.mu.Unlock()
+// metered counts what is read from and written to its connections.
+type metered struct {
+	net.Listener
+	bytes *atomic.Int64
 }
 
-// counted counts what is written.
+func (l metered) Accept() (net.Conn, error) {
+	conn, err := l.Listener.Accept()
+	return counted{conn, l.bytes}, err
+}
+
 type counted struct {
-	io.Writer
+	net.Conn
 	bytes *atomic.Int64
+}
+
+func (c counted) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	c.bytes.Add(int64(n))
+	return n, err
 }
 
 func (c counted) Write(p []byte) (int, error) {
 	c.bytes.Add(int64(len(p))) // before the reader can know
-	return c.Writer.Write(p)
+	return c.Conn.Write(p)
 }

@@ -12,7 +12,6 @@ import (
 	"net/http/cgi"
 	"net/url"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -26,7 +25,6 @@ const maxRequest = 16 << 20 // bytes; the wants and haves of a fetch are much sm
 // Server serves the bare repositories in a directory.
 type Server struct {
 	dir      string
-	git      string // path of the git binary
 	base     string // "http://127.0.0.1:port"
 	secure   bool   // uses HTTPS
 	ca       []byte // see CA
@@ -47,12 +45,12 @@ type Server struct {
 // repoState is the state of a repository, guarded by Server.mu.
 type repoState struct {
 	Stats
-	user, password string   // set by RequireAuth; both empty if no credentials are required
-	tokens         []string // see AcceptTokens
-	usedTokens     []string // see TokensSeen
-	lfs            *LFS     // see LFS
-	status         int      // status to respond with instead of serving, unless 0
-	location       string   // URL to redirect to with that status; see Redirect
+	user       string   // of RequireAuth; empty for any
+	tokens     []string // one of which is required, unless empty
+	usedTokens []string // see TokensSeen
+	lfs        *LFS     // see LFS
+	status     int      // status to respond with instead of serving, unless 0
+	location   string   // URL to redirect to with that status; see Redirect
 }
 
 // Option configures a [Server].
@@ -75,10 +73,6 @@ var backend = sync.OnceValues(func() (string, error) {
 // Start serves the bare repositories in dir on a free port of 127.0.0.1. It creates dir if necessary. The
 // caller must close the server.
 func Start(dir string, opts ...Option) (*Server, error) {
-	git, err := exec.LookPath("git")
-	if err != nil {
-		return nil, fmt.Errorf("start git server: %w", err)
-	}
 	backend, err := backend()
 	if err != nil {
 		return nil, fmt.Errorf("start git server: %w", err)
@@ -91,7 +85,7 @@ func Start(dir string, opts ...Option) (*Server, error) {
 		return nil, fmt.Errorf("start git server: %w", err)
 	}
 	s := &Server{
-		dir: dir, git: git, base: "http://" + listener.Addr().String(), repos: map[string]*repoState{},
+		dir: dir, base: "http://" + listener.Addr().String(), repos: map[string]*repoState{},
 		limits: map[string]time.Duration{},
 	}
 	for _, opt := range opts {
@@ -136,7 +130,7 @@ func (s *Server) RequireAuth(repo, username, password string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	state := s.state(repo)
-	state.user, state.password = username, password
+	state.user, state.tokens = username, []string{password}
 }
 
 // Answer responds to requests for repo with an HTTP status instead of serving them; 0 restores normal service.

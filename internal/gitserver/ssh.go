@@ -251,7 +251,7 @@ func (s *SSHServer) uploadPack(ctx context.Context, channel ssh.Channel, line, v
 	repo := strings.TrimSuffix(path, ".git")
 	s.git.count(repo)
 	defer s.git.end(repo, uploadPack)
-	cmd := exec.CommandContext(ctx, s.git.git, "upload-pack", s.git.Dir(repo))
+	cmd := exec.CommandContext(ctx, "git", "upload-pack", s.git.Dir(repo))
 	cmd.Env = append(isolatedEnv(), "GIT_PROTOCOL="+version)
 	cmd.Stdout, cmd.Stderr = channel, channel.Stderr()
 	stdin, err := cmd.StdinPipe()

@@ -74,7 +74,8 @@ func (s *Server) begin(repo, service string, r *http.Request) (status int, retry
 	}
 	token := tokenOf(r)
 	state.usedTokens = append(state.usedTokens, token)
-	if len(state.tokens) > 0 && !slices.Contains(state.tokens, token) || !state.admits(r) {
+	if user, _, ok := r.BasicAuth(); len(state.tokens) > 0 &&
+		(!slices.Contains(state.tokens, token) || ok && state.user != "" && user != state.user) {
 		return http.StatusUnauthorized, 0
 	}
 	if delay := s.limits[token]; delay > 0 {
@@ -101,14 +102,4 @@ func (s *Server) activeRepos() int {
 		}
 	}
 	return active
-}
-
-func (state *repoState) admits(r *http.Request) bool {
-	if state.user == "" && state.password == "" {
-		return true
-	}
-	if user, password, ok := r.BasicAuth(); ok {
-		return user == state.user && password == state.password
-	}
-	return r.Header.Get("Authorization") == "Bearer "+state.password
 }

@@ -13,7 +13,7 @@ import (
 func (s *Server) AcceptTokens(repo string, tokens ...string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.state(repo).tokens = tokens
+	s.state(repo).user, s.state(repo).tokens = "", tokens
 }
 
 // LimitToken answers all requests with this token, or without one if it is "", with 429 and a Retry-After of

@@ -32,59 +32,53 @@ func (g GitDir) List(parts bool, visit func(TreeFile) error) error {
 		return err
 	}
 	defer own.Close()
-	var inParts *manifestReader
+	lists := []*manifestReader{own}
 	if parts {
-		inParts, err = readingManifest(g.PartsManifest(), format)
-		if err != nil && !errors.Is(err, os.ErrNotExist) {
+		inParts, err := readingManifest(g.PartsManifest(), format)
+		switch {
+		case err == nil:
+			defer inParts.Close()
+			inParts.file.InPart = true
+			lists = append(lists, inParts)
+		case !errors.Is(err, os.ErrNotExist):
 			return err
 		}
 	}
-	if inParts == nil {
-		return own.each(visit)
+	for _, m := range lists {
+		if err := m.next(); err != nil {
+			return err
+		}
 	}
-	defer inParts.Close()
-	return mergeManifests(own, inParts, visit)
-}
-
-func mergeManifests(own, inParts *manifestReader, visit func(TreeFile) error) error {
-	mine, err := own.next()
-	theirs, partErr := inParts.next()
-	for err == nil || partErr == nil {
-		if err == nil && (partErr != nil || mine.Path <= theirs.Path) {
-			if failed := visit(mine); failed != nil {
-				return failed
+	for {
+		var first *manifestReader
+		for _, m := range lists {
+			if !m.ended && (first == nil || m.file.Path < first.file.Path) {
+				first = m
 			}
-			mine, err = own.next()
-		} else {
-			theirs.InPart = true
-			if failed := visit(theirs); failed != nil {
-				return failed
-			}
-			theirs, partErr = inParts.next()
 		}
-		if fails(err) || fails(partErr) {
-			break
+		if first == nil {
+			return nil
 		}
-	}
-	for _, one := range []error{err, partErr} {
-		if fails(one) {
-			return one
+		if err := visit(first.file); err != nil {
+			return err
+		}
+		if err := first.next(); err != nil {
+			return err
 		}
 	}
-	return nil
 }
-
-func fails(err error) bool { return err != nil && !errors.Is(err, io.EOF) }
 
 // manifestReader reads a manifest entry by entry.
 type manifestReader struct {
 	io.Closer
-	r      *bufio.Reader // without the checksum
-	sum    hash.Hash     // of what was read
-	want   []byte        // the checksum
-	left   int           // entries
-	format object.Format
-	head   []byte
+	file  TreeFile // set by next
+	ended bool     // there is none
+
+	r    *bufio.Reader // without the checksum
+	sum  hash.Hash     // of what was read
+	want []byte        // the checksum
+	left int           // entries
+	head []byte
 }
 
 func readingManifest(path string, format object.Format) (_ *manifestReader, err error) {
@@ -101,63 +95,49 @@ func readingManifest(path string, format object.Format) (_ *manifestReader, err 
 	if err != nil {
 		return nil, err
 	}
-	body := info.Size() - int64(format.Size())
-	if body < manifestHeader {
+	m := &manifestReader{
+		Closer: file, sum: format.NewSum(), want: make([]byte, format.Size()),
+		head: make([]byte, entryHeader(format)),
+	}
+	head, body := make([]byte, manifestHeader), info.Size()-int64(format.Size())
+	if _, err := io.ReadFull(file, head); err != nil || body < manifestHeader {
 		return nil, ErrBadManifest
 	}
-	m := &manifestReader{
-		Closer: file, sum: format.NewSum(), want: make([]byte, format.Size()), format: format,
-		head: make([]byte, entryHeader(format)),
+	if m.left, err = countEntries(head); err != nil || int64(m.left) > body/int64(len(m.head)) {
+		return nil, ErrBadManifest
 	}
 	if _, err := file.ReadAt(m.want, body); err != nil {
 		return nil, err
 	}
-	m.r = bufio.NewReaderSize(io.TeeReader(io.LimitReader(file, body), m.sum), 64<<10)
-	head := make([]byte, manifestHeader, manifestHeader+format.Size())
-	if _, err := io.ReadFull(m.r, head); err != nil {
-		return nil, ErrBadManifest
-	}
-	m.left, err = countEntries(head[:cap(head)], format)
-	return m, err
+	_, _ = m.sum.Write(head)
+	m.r = bufio.NewReaderSize(io.TeeReader(io.LimitReader(file, body-manifestHeader), m.sum), 64<<10)
+	return m, nil
 }
 
-// next returns the next file, or io.EOF after the last one of an undamaged manifest.
-func (m *manifestReader) next() (TreeFile, error) {
+// next reads the next file. It fails after the last one if the manifest is damaged.
+func (m *manifestReader) next() error {
 	if m.left == 0 {
 		if _, err := m.r.ReadByte(); !errors.Is(err, io.EOF) || !bytes.Equal(m.sum.Sum(nil), m.want) {
-			return TreeFile{}, ErrBadManifest
+			return ErrBadManifest
 		}
-		return TreeFile{}, io.EOF
+		m.ended = true
+		return nil
 	}
 	m.left--
 	if _, err := io.ReadFull(m.r, m.head); err != nil {
-		return TreeFile{}, ErrBadManifest
+		return ErrBadManifest
 	}
 	path, err := m.r.ReadString(0)
 	if err != nil || len(path) < 2 {
-		return TreeFile{}, ErrBadManifest
+		return ErrBadManifest
 	}
 	path = strings.TrimSuffix(path, "\x00")
 	if _, err := m.r.Discard(trackedSize(len(m.head), len(path)) - len(m.head) - len(path) - 1); err != nil {
-		return TreeFile{}, ErrBadManifest
+		return ErrBadManifest
 	}
-	return TreeFile{
+	m.file = TreeFile{
 		Path: path, Mode: binary.BigEndian.Uint32(m.head[24:]), Size: binary.BigEndian.Uint32(m.head[36:]),
-		Blob: object.IDOf(m.head[idOffset : len(m.head)-2]),
-	}, nil
-}
-
-func (m *manifestReader) each(visit func(TreeFile) error) error {
-	for {
-		file, err := m.next()
-		if errors.Is(err, io.EOF) {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		if err := visit(file); err != nil {
-			return err
-		}
+		Blob: object.IDOf(m.head[idOffset : len(m.head)-2]), InPart: m.file.InPart,
 	}
+	return nil
 }

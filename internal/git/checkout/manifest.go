@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
-	"io"
 	"os"
 	"path"
 	"strings"
@@ -32,8 +31,9 @@ type tracked struct {
 }
 
 const (
-	manifestHeader = 12 // bytes: "DIRC", version, number of entries
-	idOffset       = 40 // of the object ID in an entry, in bytes
+	manifestMagic  = "DIRC\x00\x00\x00\x02" // and the version
+	manifestHeader = 12                     // bytes: magic, number of entries
+	idOffset       = 40                     // of the object ID in an entry, in bytes
 	longPath       = 0xfff
 )
 
@@ -49,11 +49,14 @@ func readManifest(path string, format object.Format) (manifest, error) {
 	if err != nil {
 		return nil, err
 	}
-	count, err := countEntries(content, format)
+	body := len(content) - format.Size()
+	if body < manifestHeader {
+		return nil, ErrBadManifest
+	}
+	count, err := countEntries(content)
 	if err != nil {
 		return nil, err
 	}
-	body := len(content) - format.Size()
 	sum := format.NewSum()
 	sum.Write(content[:body])
 	if !bytes.Equal(sum.Sum(nil), content[body:]) {
@@ -72,8 +75,8 @@ func readManifest(path string, format object.Format) (manifest, error) {
 }
 
 // countEntries reads the number of entries from the start of a manifest.
-func countEntries(head []byte, format object.Format) (int, error) {
-	if len(head) < manifestHeader+format.Size() || string(head[:8]) != "DIRC\x00\x00\x00\x02" {
+func countEntries(head []byte) (int, error) {
+	if string(head[:len(manifestMagic)]) != manifestMagic {
 		return 0, ErrBadManifest
 	}
 	return int(binary.BigEndian.Uint32(head[8:])), nil
@@ -81,27 +84,12 @@ func countEntries(head []byte, format object.Format) (int, error) {
 
 // sizeOfManifest returns the number of entries of a manifest without reading them.
 func sizeOfManifest(path string, format object.Format) (int, error) {
-	file, err := os.Open(path)
+	m, err := readingManifest(path, format)
 	if err != nil {
 		return 0, err
 	}
-	defer file.Close()
-	info, err := file.Stat()
-	if err != nil {
-		return 0, err
-	}
-	head := make([]byte, manifestHeader+format.Size())
-	if _, err := io.ReadFull(file, head); err != nil {
-		return 0, ErrBadManifest
-	}
-	count, err := countEntries(head, format)
-	if err != nil {
-		return 0, err
-	}
-	if int64(count) > info.Size()/int64(entryHeader(format)) {
-		return 0, ErrBadManifest
-	}
-	return count, nil
+	defer m.Close()
+	return m.left, nil
 }
 
 // cutTracked decodes the first entry of text.
@@ -181,36 +169,12 @@ func describe(e entry, st unix.Stat_t, format object.Format) tracked {
 
 // encode returns the manifest as a Git index.
 func (m manifest) encode(format object.Format) []byte {
-	e := newEncoder(128*len(m), format)
+	content := make([]byte, 0, manifestHeader+128*len(m)+format.Size())
+	content = binary.BigEndian.AppendUint32(append(content, manifestMagic...), uint32(len(m)))
 	for _, t := range m {
-		e.add(t)
+		content = append(content, t.raw...)
 	}
-	return e.finish()
-}
-
-// manifestEncoder encodes a Git index of version 2.
-type manifestEncoder struct {
-	format  object.Format
-	content []byte
-	count   uint32
-}
-
-// newEncoder returns an encoder with room for size bytes of entries.
-func newEncoder(size int, format object.Format) *manifestEncoder {
-	e := &manifestEncoder{format: format, content: make([]byte, manifestHeader, manifestHeader+size+format.Size())}
-	copy(e.content, "DIRC\x00\x00\x00\x02")
-	return e
-}
-
-// add appends an entry. Entries must be sorted by path.
-func (e *manifestEncoder) add(t tracked) {
-	e.content = append(e.content, t.raw...)
-	e.count++
-}
-
-func (e *manifestEncoder) finish() []byte {
-	binary.BigEndian.PutUint32(e.content[8:], e.count)
-	sum := e.format.NewSum()
-	sum.Write(e.content)
-	return sum.Sum(e.content)
+	sum := format.NewSum()
+	sum.Write(content)
+	return sum.Sum(content)
 }

@@ -80,9 +80,8 @@ func listManifest(file string, format object.Format) (listed []TreeFile, err err
 		return nil, err
 	}
 	defer m.Close()
-	err = m.each(func(f TreeFile) error {
-		listed = append(listed, f)
-		return nil
-	})
+	for err = m.next(); err == nil && !m.ended; err = m.next() {
+		listed = append(listed, m.file)
+	}
 	return listed, err
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -88,33 +89,27 @@ func partDifferences(
 	ctx context.Context, objects *object.Store, before, after map[string]object.ID, limit int,
 ) (found []difference, known bool, err error) {
 	w := &walker{ctx: ctx, objects: objects, limit: limit, inPart: true}
-	for path, was := range before {
-		if _, stays := after[path]; stays {
+	treeOf := func(commit object.ID) (tree object.ID, ok bool) {
+		if commit.IsZero() {
+			return object.ZeroID, true
+		}
+		return objects.TreeOf(commit)
+	}
+	paths := map[string]object.ID{}
+	maps.Copy(paths, before)
+	maps.Copy(paths, after)
+	for path := range paths {
+		was, now := before[path], after[path]
+		if was == now {
 			continue
 		}
-		tree, ok := objects.TreeOf(was)
+		from, ok := treeOf(was)
 		if !ok {
 			return nil, false, nil
 		}
-		if err := w.compareBelow(path, tree, object.ZeroID); err != nil {
-			return nil, false, err
-		}
-	}
-	for path, commit := range after {
-		was := before[path]
-		if was == commit {
-			continue
-		}
-		var from object.ID
-		if !was.IsZero() {
-			var ok bool
-			if from, ok = objects.TreeOf(was); !ok {
-				return nil, false, nil
-			}
-		}
-		to, ok := objects.TreeOf(commit)
+		to, ok := treeOf(now)
 		if !ok {
-			return nil, false, object.Corruptf("%s: commit %s is missing", path, commit)
+			return nil, false, object.Corruptf("%s: commit %s is missing", path, now)
 		}
 		if err := w.compareBelow(path, from, to); err != nil {
 			return nil, false, err

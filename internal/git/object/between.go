@@ -2,10 +2,8 @@ package object
 
 import (
 	"bytes"
-	"container/heap"
 	"context"
-	"errors"
-	"slices"
+	"math"
 	"strconv"
 )
 
@@ -57,161 +55,34 @@ func (o *Store) Between(ctx context.Context, older, newer ID, shallow []ID, limi
 	if older == newer {
 		return Range{Commits: []ID{newer}, Descends: true, Known: true}, nil
 	}
-	w := &walk{objects: o, seen: map[ID]*walked{}, shallow: map[ID]bool{}}
-	for _, h := range shallow {
-		w.shallow[h] = true
-	}
-	if err := w.add(newer, ofNewer); err != nil {
+	h := NewHistory(ctx, o, shallow, math.MaxInt)
+	h.maxParents = maxParents
+	w, from, to := &walk{History: h, exact: true}, h.Node(older), h.Node(newer)
+	if err := w.add(to, Wanted); err != nil {
 		return Range{}, err
 	}
-	if w.seen[newer].missing {
+	if to.Flags&Absent != 0 {
 		return Range{}, Corruptf("read history: commit %s is missing", newer)
 	}
-	if err := w.add(older, ofOlder); err != nil {
+	if err := w.add(from, Held); err != nil {
 		return Range{}, err
 	}
-	r, err = w.run(ctx, older, newer, limit)
-	if err == nil && w.seen[older].missing {
-		return Range{Commits: []ID{newer}, Partial: true, Descends: r.Descends, Known: r.Descends}, nil
+	if err := w.run(limit); err != nil {
+		return Range{}, err
 	}
-	return r, err
-}
-
-// Histories that a commit belongs to.
-const (
-	ofNewer = 1 << iota
-	ofOlder
-	ofBoth = ofNewer | ofOlder
-)
-
-type walked struct {
-	id      ID
-	date    int64 // Unix time
-	parents []ID
-	of      int
-	queued  bool
-	open    bool // counted in walk.open
-	missing bool
-	cut     bool // it has more parents
-	listed  bool // in walk.newest
-}
-
-// walk visits commits from the newest to the oldest and passes on to parents which histories they belong to.
-type walk struct {
-	objects *Store
-	seen    map[ID]*walked
-	shallow map[ID]bool
-	queue   byDate
-	open    int // queued commits that do not belong to both histories, or that were visited before they turned out to
-	newest  []*walked
-	cut     bool // a commit of one history alone lacks its parents
-}
-
-// maxParents is how many parents of a commit are followed. No known merge has a tenth of them, but a commit
-// that repeats one a million times compresses to kilobytes.
-const maxParents = 1000
-
-// add adds a commit to histories.
-func (w *walk) add(h ID, of int) error {
-	c := w.seen[h]
-	if c == nil {
-		c = &walked{id: h}
-		w.seen[h] = c
-		kind, content, err := w.objects.Raw(h)
-		switch {
-		case errors.Is(err, ErrNotFound):
-			c.missing = true
-		case err != nil:
-			return Corruptf("read history: %w", err)
-		case kind != "commit":
-			return Corruptf("read history: %s is a %s", h, kind)
-		default:
-			commit, err := ParseCommit(h, content)
-			if err != nil {
-				return Corruptf("read history: %w", err)
-			}
-			c.date, c.parents = dateOf(content), slices.Clone(commit.ParentHashes[:min(len(commit.ParentHashes), maxParents)])
-			c.cut = len(commit.ParentHashes) > maxParents
-		}
+	r = Range{Commits: []ID{newer}, Partial: w.lost || w.open > 0, Descends: from.Flags&Wanted != 0}
+	r.Known = r.Descends || !r.Partial
+	if from.Flags&Absent != 0 {
+		return r, nil
 	}
-	if c.of|of == c.of {
-		return nil
-	}
-	visited := c.of != 0 && !c.queued
-	c.of |= of
-	if c.missing {
-		w.cut = w.cut || c.of != ofBoth
-		return nil
-	}
-	if !c.queued {
-		c.queued = true
-		heap.Push(&w.queue, c)
-	}
-	w.count(c, c.of != ofBoth || visited) // the parents of a visited commit must hear of it
-	return nil
-}
-
-// count counts a commit as open, or not.
-func (w *walk) count(c *walked, open bool) {
-	switch {
-	case open && !c.open:
-		w.open++
-	case !open && c.open:
-		w.open--
-	}
-	c.open = open
-}
-
-func (w *walk) run(ctx context.Context, older, newer ID, limit int) (Range, error) {
-	visits, end := 0, w.seen[older]
-	for ; w.open > 0 && visits < limit; visits++ {
-		if visits%64 == 0 && ctx.Err() != nil {
-			return Range{}, context.Cause(ctx)
-		}
-		if end.missing && end.of == ofBoth {
-			break // nothing else can be known
-		}
-		c := heap.Pop(&w.queue).(*walked)
-		c.queued = false
-		w.count(c, false)
-		if c.of == ofNewer && !c.listed {
-			c.listed = true
-			w.newest = append(w.newest, c)
-		}
-		if w.shallow[c.id] || c.cut {
-			w.cut = w.cut || c.of != ofBoth
-		}
-		if w.shallow[c.id] {
-			continue
-		}
-		for _, parent := range c.parents {
-			if err := w.add(parent, c.of); err != nil {
-				return Range{}, err
-			}
-		}
-	}
-	incomplete := w.cut || w.open > 0
-	r := Range{Commits: []ID{newer}, Partial: incomplete}
-	r.Descends = end.of&ofNewer != 0
-	r.Known = r.Descends || !incomplete
-	for _, c := range w.newest {
-		if c.id != newer && c.of == ofNewer { // it may have turned out to be in both
-			r.Commits = append(r.Commits, c.id)
+	for _, c := range w.result() {
+		if c != to {
+			r.Commits = append(r.Commits, c.ID)
 		}
 	}
 	return r, nil
 }
 
-// byDate is a heap with the newest commit first.
-type byDate []*walked
-
-func (q byDate) Len() int           { return len(q) }
-func (q byDate) Less(i, j int) bool { return q[i].date > q[j].date }
-func (q byDate) Swap(i, j int)      { q[i], q[j] = q[j], q[i] }
-func (q *byDate) Push(c any)        { *q = append(*q, c.(*walked)) }
-func (q *byDate) Pop() any {
-	last := len(*q) - 1
-	c := (*q)[last]
-	*q = (*q)[:last]
-	return c
-}
+// maxParents is how many parents of a commit are followed. No known merge has a tenth of them, but a commit
+// that repeats one a million times compresses to kilobytes.
+const maxParents = 1000

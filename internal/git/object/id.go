@@ -48,17 +48,7 @@ func ParseID(text string) (id ID) {
 
 // IsID reports whether text is a hexadecimal object ID of 40 or 64 digits.
 func IsID(text string) bool {
-	if len(text) != 2*sha1.Size && len(text) != 2*sha256.Size {
-		return false
-	}
-	for i := range len(text) {
-		switch c := text[i]; {
-		case '0' <= c && c <= '9', 'a' <= c && c <= 'f', 'A' <= c && c <= 'F':
-		default:
-			return false
-		}
-	}
-	return true
+	return (len(text) == 2*sha1.Size || len(text) == 2*sha256.Size) && strings.Trim(text, "0123456789abcdefABCDEF") == ""
 }
 
 // IDOf returns the ID with the given 20 or 32 bytes: ZeroID if they are zeros. It panics if raw has another length.

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sort"
 	"sync"
 	"sync/atomic"
 )
@@ -133,19 +134,11 @@ func (x *packIndex) find(h ID) (int64, error) {
 		return -1, err
 	}
 	at := func(i int) []byte { return names[int64(i)*hashSize : int64(i+1)*hashSize] }
-	from, to := 0, int(high-low)
-	for from < to {
-		middle := (from + to) / 2
-		switch bytes.Compare(at(middle), h.sum[:hashSize]) {
-		case 0:
-			return low + int64(middle), nil
-		case -1:
-			from = middle + 1
-		default:
-			to = middle
-		}
+	i, found := sort.Find(int(high-low), func(i int) int { return bytes.Compare(h.sum[:hashSize], at(i)) })
+	if !found {
+		return -1, nil
 	}
-	return -1, nil
+	return low + int64(i), nil
 }
 
 // findOffset returns the offset of an object in the pack.
@@ -180,26 +173,26 @@ func (x *packIndex) offset(i int64) (int64, error) {
 	return int64(long), nil
 }
 
-// inOrder returns the IDs of all objects, in the order of the pack.
-func (x *packIndex) inOrder() ([]ID, error) {
-	x.loadAll()
-	names, err := x.read(indexNames, x.count*x.hashSize)
+// id returns the ID of the i-th object in the index.
+func (x *packIndex) id(i int64) (ID, error) {
+	raw, err := x.read(indexNames+i*x.hashSize, x.hashSize)
 	if err != nil {
-		return nil, err
+		return ZeroID, err
 	}
-	type object struct{ offset, i int64 }
-	objects := make([]object, x.count)
-	for i := range objects {
+	return IDOf(raw), nil
+}
+
+// inOrder returns the positions of all objects in the index, by their offsets in the pack.
+func (x *packIndex) inOrder() ([]uint32, error) {
+	x.loadAll()
+	order, offsets := make([]uint32, x.count), make([]int64, x.count)
+	for i := range order {
 		offset, err := x.offset(int64(i))
 		if err != nil {
 			return nil, err
 		}
-		objects[i] = object{offset, int64(i)}
+		order[i], offsets[i] = uint32(i), offset
 	}
-	slices.SortFunc(objects, func(a, b object) int { return cmp.Compare(a.offset, b.offset) })
-	ids := make([]ID, len(objects))
-	for n, o := range objects {
-		ids[n] = IDOf(names[o.i*x.hashSize : (o.i+1)*x.hashSize])
-	}
-	return ids, nil
+	slices.SortFunc(order, func(a, b uint32) int { return cmp.Compare(offsets[a], offsets[b]) })
+	return order, nil
 }

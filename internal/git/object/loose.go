@@ -65,9 +65,6 @@ func openLoose(path string) (*looseReader, error) {
 	return r, nil
 }
 
-// maxLooseHeader is the maximum length of the type and size of a loose object, in bytes.
-const maxLooseHeader = 32
-
 func (r *looseReader) readHeader() error {
 	packed := bufio.NewReader(r.file)
 	var err error
@@ -81,20 +78,11 @@ func (r *looseReader) readHeader() error {
 		return err
 	}
 	in := bufio.NewReader(r.inflated)
-	header := make([]byte, 0, maxLooseHeader)
-	for {
-		b, err := in.ReadByte()
-		if err != nil {
-			return err
-		}
-		if b == 0 {
-			break
-		}
-		if header = append(header, b); len(header) == maxLooseHeader {
-			return errLoose
-		}
+	header, err := in.ReadSlice(0) // at most its buffer
+	if err != nil {
+		return err
 	}
-	kind, size, _ := strings.Cut(string(header), " ")
+	kind, size, _ := strings.Cut(string(header[:len(header)-1]), " ")
 	if r.kind, err = plumbing.ParseObjectType(kind); err != nil || r.kind.IsDelta() {
 		return errLoose
 	}

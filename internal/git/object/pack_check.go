@@ -4,10 +4,8 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"os"
-	"strings"
 )
 
 // Pack is one pack of a store, to check it. It is not safe for concurrent use. Callers defer [RecoverCorrupt].
@@ -18,23 +16,30 @@ type Pack struct {
 
 // OpenPack opens the pack at path, and its index.
 func OpenPack(path string) (*Pack, error) {
-	index, err := openPackIndex(strings.TrimSuffix(path, ".pack") + ".idx")
+	p, err := openPack(path)
 	if err != nil {
-		return nil, fmt.Errorf("index: %w", err)
-	}
-	p := &Pack{pack{path: path, index: index}, newPackReader()}
-	if p.file, err = os.Open(path); err != nil {
-		p.close()
 		return nil, err
 	}
-	return p, nil
+	return &Pack{*p, newPackReader()}, nil
 }
 
 // Close closes the files.
 func (p *Pack) Close() { p.close() }
 
 // IDs returns the IDs of the objects in the index, in the order of the pack.
-func (p *Pack) IDs() ([]ID, error) { return p.index.inOrder() }
+func (p *Pack) IDs() ([]ID, error) {
+	order, err := p.index.inOrder()
+	if err != nil {
+		return nil, err
+	}
+	ids := make([]ID, len(order))
+	for n, i := range order {
+		if ids[n], err = p.index.id(int64(i)); err != nil {
+			return nil, err
+		}
+	}
+	return ids, nil
+}
 
 var (
 	errChecksum    = errors.New("does not match its checksum")

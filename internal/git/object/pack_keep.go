@@ -2,7 +2,6 @@ package object
 
 import (
 	"bufio"
-	"bytes"
 	"cmp"
 	"encoding/binary"
 	"encoding/hex"
@@ -211,12 +210,7 @@ func (rw *rewriter) object(written []packed, i int) (e packed, err error) {
 	if i+1 < len(r.entries) {
 		end = r.entries[i+1].offset
 	}
-	start := make([]byte, min(maxObjectHeader, end-old.offset))
-	if _, err := r.ReadAt(start, old.offset); err != nil {
-		return e, err
-	}
-	rest := bytes.NewReader(start)
-	header, err := readObjectHeader(rest, r.format)
+	header, data, err := headerIn(r, old.offset, end, r.format)
 	if err != nil {
 		return e, err
 	}
@@ -234,8 +228,7 @@ func (rw *rewriter) object(written []packed, i int) (e packed, err error) {
 	if _, err := rw.Write(b); err != nil {
 		return e, err
 	}
-	from := old.offset + int64(len(start)-rest.Len())
-	return e, rw.copy(r, from, end-from)
+	return e, rw.copy(r, data, end-data)
 }
 
 func (rw *rewriter) copy(from io.ReaderAt, offset, size int64) error {

@@ -187,6 +187,17 @@ func readObjectHeader(in byteReader, format Format) (objectHeader, error) {
 	return header, err
 }
 
+// headerIn reads the header of the object between two offsets of a pack, and returns where its data begins.
+func headerIn(pack io.ReaderAt, from, to int64, format Format) (header objectHeader, data int64, err error) {
+	start := make([]byte, max(0, min(maxObjectHeader, to-from)))
+	if _, err := pack.ReadAt(start, from); err != nil {
+		return header, 0, noEOF(err)
+	}
+	rest := bytes.NewReader(start)
+	header, err = readObjectHeader(rest, format)
+	return header, from + int64(len(start)-rest.Len()), noEOF(err)
+}
+
 func readDistance(in io.ByteReader) (int64, error) {
 	b, err := in.ReadByte()
 	if err != nil {

@@ -29,7 +29,6 @@ type Store struct {
 	repos  []*repo
 	recent int         // the repository that had the last object: that of the next one in the same folder
 	packs  *packReader // nil until needed
-	direct direct
 	kept   *Kept
 }
 
@@ -77,7 +76,7 @@ func (o *Store) Fork() *Store {
 		p.list()
 		same := &repo{dir: p.dir, listed: true, err: p.err}
 		for _, k := range p.packs {
-			same.packs = append(same.packs, &pack{path: k.path, index: k.index, file: k.file, forked: true})
+			same.packs = append(same.packs, &pack{index: k.index, file: k.file, forked: true})
 		}
 		fork.repos = append(fork.repos, same)
 	}
@@ -123,19 +122,14 @@ func (p *repo) openPacks() error {
 		return err
 	}
 	for _, name := range names {
-		base, ok := strings.CutSuffix(name.Name(), ".pack")
-		if !ok {
+		if !strings.HasSuffix(name.Name(), ".pack") {
 			continue
 		}
-		index, err := openPackIndex(filepath.Join(dir, base+".idx"))
+		k, err := openPack(filepath.Join(dir, name.Name()))
 		if err != nil {
-			return fmt.Errorf("index of %s: %w", base, err)
-		}
-		k := &pack{path: filepath.Join(dir, name.Name()), index: index}
-		p.packs = append(p.packs, k)
-		if k.file, err = os.Open(k.path); err != nil {
 			return err
 		}
+		p.packs = append(p.packs, k)
 	}
 	return nil
 }
@@ -234,30 +228,15 @@ func (o *Store) read(h ID) (*Object, error) {
 		return nil, fmt.Errorf("object %s: %w", h, err)
 	case obj.Size > maxMetadata && obj.Kind != plumbing.BlobObject:
 		return nil, Hostilef("%s %s is %d bytes long", obj.Kind, h, obj.Size)
-	case obj.open == nil:
-	case obj.Kind == plumbing.BlobObject:
+	case obj.open != nil && obj.Kind == plumbing.BlobObject:
 		return obj, nil // of no use
-	default:
-		if err := obj.load(); err != nil {
-			return nil, fmt.Errorf("%s %s: %w", obj.Kind, h, err)
-		}
+	case obj.open != nil:
+		var whole bytes.Buffer
+		err = obj.copy(&whole, h)
+		return &Object{Kind: obj.Kind, Size: obj.Size, content: whole.Bytes()}, err
 	}
 	if sum := h.Format().Hash(obj.Kind, obj.content); sum != h {
 		return nil, fmt.Errorf("%s %s hashes to %s", obj.Kind, h, sum)
 	}
 	return obj, nil
-}
-
-// load reads the content of a large object into memory.
-func (o *Object) load() error {
-	reader, err := o.open()
-	if err != nil {
-		return err
-	}
-	defer reader.Close()
-	if o.content, err = io.ReadAll(io.LimitReader(reader, o.Size+1)); err != nil {
-		return err
-	}
-	o.open = nil
-	return nil
 }

@@ -1,10 +1,10 @@
 package object
 
 import (
+	"bytes"
 	"errors"
 	"io"
 	"os"
-	"slices"
 	"sort"
 
 	"github.com/go-git/go-git/v5/plumbing"
@@ -67,39 +67,17 @@ func (s *Stored) Locate(h ID) (Place, error) {
 }
 
 // ID returns the ID of a packed object.
-func (s *Stored) ID(at Place) (ID, error) {
-	x := s.packs[at.Pack].index
-	raw, err := x.read(indexNames+int64(at.At)*x.hashSize, x.hashSize)
-	if err != nil {
-		return ZeroID, err
-	}
-	return IDOf(raw), nil
-}
+func (s *Stored) ID(at Place) (ID, error) { return s.packs[at.Pack].index.id(int64(at.At)) }
 
 // InOrder returns the positions of the objects of a pack in the order of their offsets. The caller must not change it.
 func (s *Stored) InOrder(pack int) ([]uint32, error) {
 	if s.orders[pack] != nil {
 		return s.orders[pack], nil
 	}
-	x := s.packs[pack].index
-	x.loadAll()
-	order, offsets := make([]uint32, x.count), make([]int64, x.count)
-	for i := range order {
-		offset, err := x.offset(int64(i))
-		if err != nil {
-			return nil, err
-		}
-		order[i], offsets[i] = uint32(i), offset
+	order, err := s.packs[pack].index.inOrder()
+	if err != nil {
+		return nil, err
 	}
-	slices.SortFunc(order, func(a, b uint32) int {
-		switch {
-		case offsets[a] < offsets[b]:
-			return -1
-		case offsets[a] > offsets[b]:
-			return 1
-		}
-		return 0
-	})
 	s.orders[pack] = order
 	return order, nil
 }
@@ -124,13 +102,12 @@ func (s *Stored) Entry(at Place) (Entry, error) {
 	if err != nil {
 		return Entry{}, err
 	}
-	in := &countingReader{in: io.NewSectionReader(k.file, offset, end-offset)}
-	header, err := readObjectHeader(in, k.index.format)
+	header, data, err := headerIn(k.file, offset, end, k.index.format)
 	if err != nil {
-		return Entry{}, noEOF(err)
+		return Entry{}, err
 	}
 	e := Entry{Kind: header.kind, Size: header.size, Offset: offset}
-	e.Data = io.NewSectionReader(k.file, offset+in.n, end-offset-in.n)
+	e.Data = io.NewSectionReader(k.file, data, end-data)
 	if !header.kind.IsDelta() {
 		return e, nil
 	}
@@ -203,40 +180,6 @@ func (s *Stored) rank(pack int32, offset int64) (int, error) {
 	return i, err
 }
 
-// countingReader counts the bytes of a header. It reads them one at a time from a small buffer.
-type countingReader struct {
-	in  *io.SectionReader
-	buf [maxObjectHeader]byte
-	end int
-	n   int64
-}
-
-func (c *countingReader) ReadByte() (byte, error) {
-	if c.end == 0 {
-		n, err := c.in.ReadAt(c.buf[:], 0)
-		if n == 0 {
-			return 0, err
-		}
-		c.end = n
-	}
-	if int(c.n) >= c.end {
-		return 0, io.ErrUnexpectedEOF
-	}
-	b := c.buf[c.n]
-	c.n++
-	return b, nil
-}
-
-func (c *countingReader) Read(b []byte) (int, error) {
-	for i := range b {
-		var err error
-		if b[i], err = c.ReadByte(); err != nil {
-			return i, err
-		}
-	}
-	return len(b), nil
-}
-
 // AppendEntry appends the header of an object in a pack: that of an object in full, of a delta on the object
 // distance bytes before, or, if distance is 0, of a delta on base.
 func AppendEntry(b []byte, kind plumbing.ObjectType, size, distance int64, base ID) []byte {
@@ -289,24 +232,15 @@ func distinct(ids []ID) []ID {
 	return unique
 }
 
-// Content returns the type and content of an object of at most limit bytes; ok is false if it is larger. It
-// does not verify the hash. The caller must not change the content.
+// Content returns the type and content of an object of at most limit bytes, whose hash it verifies; ok is false if it
+// is larger.
 func (o *Store) Content(h ID, limit int64) (kind plumbing.ObjectType, content []byte, ok bool, err error) {
 	defer RecoverCorrupt(&err)
 	obj, err := o.Object(h)
 	if err != nil || obj.Size > limit {
 		return 0, nil, false, err
 	}
-	if obj.open != nil {
-		if err := obj.load(); err != nil {
-			return 0, nil, false, err
-		}
-	}
-	if int64(len(obj.content)) != obj.Size {
-		return 0, nil, false, errSize
-	}
-	return obj.Kind, obj.content, true, nil
+	var whole bytes.Buffer
+	err = obj.copy(&whole, h)
+	return obj.Kind, whole.Bytes(), err == nil, err
 }
-
-// TagTarget returns the ID of the object that the tag h names.
-func TagTarget(h ID, content []byte) (ID, error) { return parseTag(h, content) }

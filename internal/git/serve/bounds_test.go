@@ -1,7 +1,6 @@
 package serve
 
 import (
-	"bufio"
 	"bytes"
 	"compress/gzip"
 	"context"
@@ -21,6 +20,7 @@ import (
 	"time"
 
 	"lockstep/internal/git/object"
+	"lockstep/internal/git/pkt"
 	"lockstep/internal/testenv"
 )
 
@@ -50,7 +50,7 @@ func (w *world) connect(commit string) net.Conn {
 func TestShared(t *testing.T) {
 	ended := make(chan Served, 100)
 	temp := t.TempDir()
-	w := newWorld(t, func(cfg *Config) { cfg.TempDir, cfg.Observe = temp, func(s Served) { ended <- s } })
+	w := newWorld(t, func(cfg *Config) { cfg.tempDir, cfg.Observe = temp, func(s Served) { ended <- s } })
 	commit := w.big(16 << 20)
 	slow := w.connect(commit)
 	testenv.Must(slow.Read(make([]byte, 100)))(t)
@@ -83,7 +83,7 @@ func TestSlowReaders(t *testing.T) {
 	testenv.Long(t)
 	ended := make(chan Served, 100)
 	w := newWorld(t, func(cfg *Config) {
-		cfg.Stall, cfg.SpoolBytes, cfg.MaxPacks = 2*time.Second, 1<<20, 2
+		cfg.stall, cfg.spoolBytes, cfg.maxPacks = 2*time.Second, 1<<20, 2
 		cfg.Observe = func(s Served) { ended <- s }
 	})
 	commit := w.big(16 << 20)
@@ -95,21 +95,21 @@ func TestSlowReaders(t *testing.T) {
 			cut++
 		}
 	}
-	w.update(func() { w.handler.cfg.Stall = time.Hour }) // a busy machine may not run the next one for as long
+	w.update(func() { w.handler.cfg.stall = time.Hour }) // a busy machine may not run the next one for as long
 	w.git(t.TempDir(), "clone", "-q", w.url(widgets), "clone")
 }
 
 // waiting returns the number of packs that wait for their clients.
 func (h *Handler) waiting() int {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.resting
+	h.resting.mu.Lock()
+	defer h.resting.mu.Unlock()
+	return int(h.resting.used)
 }
 
 // TestSlowOthers serves others while clients that do not read fill the files of as many packs as are made at a time. Close ends all of
 // them, also those whose start is gone.
 func TestSlowOthers(t *testing.T) {
-	w := newWorld(t, func(cfg *Config) { cfg.SpoolBytes, cfg.MaxPacks = 1<<20, 2 })
+	w := newWorld(t, func(cfg *Config) { cfg.spoolBytes, cfg.maxPacks = 1<<20, 2 })
 	commit := w.big(16 << 20)
 	small := testenv.Must(w.forge.Create(t.Context(), "acme/small", map[string]string{"a": "1"}))(t)
 	h := w.handler
@@ -130,28 +130,12 @@ func TestSlowOthers(t *testing.T) {
 	}
 }
 
-// TestLeave stops making a pack once its only client has left.
-func TestLeave(t *testing.T) {
-	testenv.Long(t)
-	ended := make(chan Served, 10)
-	w := newWorld(t, func(cfg *Config) { cfg.SpoolBytes, cfg.Observe = 1<<20, func(s Served) { ended <- s } })
-	slow := w.connect(w.big(16 << 20))
-	testenv.Must(slow.Read(make([]byte, 100)))(t)
-	slow.Close()
-	if s := <-ended; s.Err == nil {
-		t.Error("the request did not fail")
-	}
-	if len(w.handler.working) > 0 {
-		t.Error("the pack is still being made")
-	}
-}
-
 // TestLeaveWhileOthersWork ends the request of a slow client that leaves, although others make as many packs as may be made at a time.
 func TestLeaveWhileOthersWork(t *testing.T) {
 	testenv.Long(t)
 	ended := make(chan Served, 10)
 	w := newWorld(t, func(cfg *Config) {
-		cfg.SpoolBytes, cfg.MaxPacks, cfg.Observe = 1<<20, 1, func(s Served) { ended <- s }
+		cfg.spoolBytes, cfg.maxPacks, cfg.Observe = 1<<20, 1, func(s Served) { ended <- s }
 	})
 	slow := w.connect(w.big(16 << 20))
 	testenv.Must(slow.Read(make([]byte, 100)))(t)
@@ -176,7 +160,7 @@ func TestLeaveWhileOthersWork(t *testing.T) {
 // TestBrokenOff reports a pack that cannot be completed, and breaks the connection of a client without side bands.
 func TestBrokenOff(t *testing.T) {
 	ended := make(chan Served, 10)
-	w := newWorld(t, func(cfg *Config) { cfg.SpoolBytes, cfg.Observe = 1<<20, func(s Served) { ended <- s } })
+	w := newWorld(t, func(cfg *Config) { cfg.spoolBytes, cfg.Observe = 1<<20, func(s Served) { ended <- s } })
 	body := pkts("want "+w.big(16<<20), "0000", "done")
 	answer := testenv.Must(http.Post(w.url(widgets)+"/git-upload-pack", "application/x-git-upload-pack-request", strings.NewReader(body)))(t)
 	defer answer.Body.Close()
@@ -193,7 +177,7 @@ func TestBrokenOff(t *testing.T) {
 // TestBusy refuses requests beyond the limits, of one sender and of all.
 func TestBusy(t *testing.T) {
 	testenv.Long(t)
-	w := newWorld(t, func(cfg *Config) { cfg.MaxRequests = 4 })
+	w := newWorld(t, func(cfg *Config) { cfg.maxRequests = 4 })
 	var mu sync.Mutex
 	sender := "a"
 	w.onOpen(func(r *Repo, _ *Pinned) {
@@ -304,24 +288,18 @@ func TestHeldLines(t *testing.T) {
 		w.onOpen(nil)
 	}
 	h := w.handler
-	others := func(lines int) {
-		h.mu.Lock()
-		defer h.mu.Unlock()
-		h.lines += lines
-		h.linesOf[""] += lines
-	}
-	others(heldLines/4 - linesStep/2)
+	const others = heldLines/4 - linesStep/2
+	h.lines.take("", others)
 	check(refusal, refusal)
-	others(-(heldLines/4 - linesStep/2))
+	h.lines.give("", others)
 	check("PACK", "refs/heads/z0")
 	w.handler.Close()
 	for len(h.serving) > 0 {
 		runtime.Gosched()
 	}
-	if h.mu.Lock(); h.lines != 0 || len(h.linesOf) > 1 || h.linesOf[""] != 0 {
-		t.Errorf("%d lines are held, %v", h.lines, h.linesOf)
+	if h.lines.used != 0 || len(h.lines.by) > 0 {
+		t.Errorf("%d lines are held, %v", h.lines.used, h.lines.by)
 	}
-	h.mu.Unlock()
 }
 
 // TestReplacedStore clones and fetches while a writer pushes and moves the repository to a new store, as often as it can. A store is
@@ -428,7 +406,7 @@ func (g *generations) pin(ctx context.Context, wants []object.ID) (*Pinned, erro
 
 // TestSlowRequest cuts off a client that does not send all of its request in time.
 func TestSlowRequest(t *testing.T) {
-	w := newWorld(t, func(cfg *Config) { cfg.Stall, cfg.MaxTime = time.Hour, 100*time.Millisecond })
+	w := newWorld(t, func(cfg *Config) { cfg.stall, cfg.maxTime = time.Hour, 100*time.Millisecond })
 	w.update(func() { w.handler.cfg.Source = fixed{&Repo{Name: widgets}} })
 	host, _, _ := strings.Cut(strings.TrimPrefix(w.base, "http://"), "/")
 	conn := testenv.Must(net.Dial("tcp", host))(t)
@@ -454,7 +432,7 @@ func FuzzRequest(f *testing.F) {
 	f.Add(pkts("peel", "symrefs", "unborn", "ref-prefix refs/", "0000"))
 	f.Add("0003ffff0001")
 	f.Fuzz(func(t *testing.T, body string) {
-		read := func() *pktReader { return &pktReader{Reader: bufio.NewReader(strings.NewReader(body))} }
+		read := func() *pktReader { return newPktReader(strings.NewReader(body)) }
 		check := func(err error) {
 			if refused := (*refusal)(nil); err != nil && (!errors.As(err, &refused) || len(refused.text) > 400) {
 				t.Errorf("%v", err)
@@ -465,7 +443,7 @@ func FuzzRequest(f *testing.F) {
 			_, err := parseFetch2(read(), of)
 			check(err)
 			req, err := parseFetch0(read(), of)
-			if check(err); err == nil && req.sideband > maxPkt {
+			if check(err); err == nil && req.sideband > pkt.MaxLine {
 				t.Error("sideband", req.sideband)
 			}
 		}

@@ -10,37 +10,42 @@ import (
 	"os"
 	"runtime"
 	"strings"
-	"sync"
 	"time"
+
+	"lockstep/internal/git/object"
+	"lockstep/internal/git/pkt"
 )
 
 // Config configures a Handler.
 type Config struct {
-	Source Source // required
-
-	// TempDir is where packs are kept while they are sent. Defaults to the temporary folder of the system.
-	// Files in it are unlinked, so a crash leaves none behind. If it cannot be used, a pack proceeds at the
-	// pace of its slowest client, with 384 KiB in memory.
-	TempDir string
-	// SpoolBytes is the maximum size of a pack's file in TempDir. Defaults to 1 GiB. Clients that share a
-	// longer pack proceed at the pace of the slowest of them.
-	SpoolBytes int64
-	// SpoolTotal is the maximum total size of all files in TempDir, not counting the first 1 MiB of each. The files of one
-	// sender use at most a quarter of it. Once it is used up, no file grows. Defaults to 16 GiB.
-	SpoolTotal int64
-	// MaxRequests is the number of requests served at a time, of which one sender has at most a quarter.
-	// Others get 503. Defaults to 1,000.
-	MaxRequests int
-	// MaxPacks is the number of packs made, and requests negotiated, at a time. Defaults to the number of
-	// CPUs, but at least 2.
-	MaxPacks int
-	// Stall is how long a client may take for the next part of its request, or to receive 64 KiB. Defaults to one minute.
-	Stall time.Duration
-	// MaxTime is how long a request may take. Defaults to one hour.
-	MaxTime time.Duration
-
+	Source  Source       // required
 	Log     *slog.Logger // optional
 	Observe func(Served) // called after each request with a valid path; optional
+
+	limits // only tests set them
+}
+
+// limits bound what a handler uses. Zero fields have defaults.
+type limits struct {
+	tempDir     string        // where packs are kept while they are sent; by default the temporary folder of the system
+	spoolBytes  int64         // of a pack's file in tempDir; by default 1 GiB
+	spoolTotal  int64         // of all files in tempDir, without the first 1 MiB of each; by default 16 GiB
+	maxRequests int           // at a time; by default 1,000
+	maxPacks    int           // made, and requests negotiated, at a time; by default the number of CPUs, but at least 2
+	stall       time.Duration // for the next part of a request, or to receive 64 KiB; by default one minute
+	maxTime     time.Duration // for a request; by default one hour
+}
+
+func (l limits) withDefaults() limits {
+	return limits{
+		tempDir:     cmp.Or(l.tempDir, os.TempDir()),
+		spoolBytes:  cmp.Or(l.spoolBytes, 1<<30),
+		spoolTotal:  cmp.Or(l.spoolTotal, 16<<30),
+		maxRequests: cmp.Or(l.maxRequests, 1000),
+		maxPacks:    cmp.Or(l.maxPacks, max(2, runtime.GOMAXPROCS(0))),
+		stall:       cmp.Or(l.stall, time.Minute),
+		maxTime:     cmp.Or(l.maxTime, time.Hour),
+	}
 }
 
 // Served describes a request after it was served.
@@ -63,12 +68,9 @@ type Handler struct {
 	serving chan struct{}
 	working chan struct{}
 
-	mu        sync.Mutex
-	senders   map[string]int // requests being served, by sender
-	lines     int            // see hold
-	linesOf   map[string]int // by sender
-	resting   int            // packs that wait for their clients
-	restingOf map[string]int // by sender
+	requests *quota // being served
+	lines    *quota // see hold
+	resting  *quota // packs that wait for their clients
 }
 
 // New returns a Handler. The caller closes it.
@@ -76,33 +78,25 @@ func New(cfg Config) (*Handler, error) {
 	if cfg.Source == nil {
 		return nil, errors.New("serve: Config.Source is required")
 	}
-	cfg.TempDir = cmp.Or(cfg.TempDir, os.TempDir())
-	cfg.SpoolBytes = cmp.Or(cfg.SpoolBytes, 1<<30)
-	cfg.SpoolTotal = cmp.Or(cfg.SpoolTotal, 16<<30)
-	cfg.MaxRequests = cmp.Or(cfg.MaxRequests, 1000)
-	cfg.MaxPacks = cmp.Or(cfg.MaxPacks, max(2, runtime.GOMAXPROCS(0)))
-	cfg.Stall = cmp.Or(cfg.Stall, time.Minute)
-	cfg.MaxTime = cmp.Or(cfg.MaxTime, time.Hour)
-	if cfg.SpoolBytes < 0 || cfg.SpoolTotal < 0 || cfg.MaxRequests < 0 || cfg.MaxPacks < 0 || cfg.Stall < 0 ||
-		cfg.MaxTime < 0 {
-		return nil, errors.New("serve: a limit is negative")
-	}
+	cfg.limits = cfg.withDefaults()
 	cfg.Log = cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
+	most := int64(restingPerPack * cfg.maxPacks)
 	h := &Handler{
-		cfg:     cfg,
-		serving: make(chan struct{}, cfg.MaxRequests),
-		working: make(chan struct{}, cfg.MaxPacks),
-
-		senders: map[string]int{}, linesOf: map[string]int{}, restingOf: map[string]int{},
+		cfg:      cfg,
+		shared:   newSharing(cfg.tempDir, cfg.spoolBytes, cfg.spoolTotal),
+		serving:  make(chan struct{}, cfg.maxRequests),
+		working:  make(chan struct{}, cfg.maxPacks),
+		requests: newQuota(int64(cfg.maxRequests), int64(max(1, cfg.maxRequests/4))),
+		lines:    newQuota(heldLines, heldLines/4),
+		resting:  newQuota(most, most/2),
 	}
-	file, err := spoolFile(cfg.TempDir, spoolReserve)
+	file, err := spoolFile(cfg.tempDir, spoolReserve)
 	if err != nil {
 		cfg.Log.Warn("no usable temporary folder, packs are sent at the pace of their slowest client; set TMPDIR",
-			"dir", cfg.TempDir, "error", err)
+			"dir", cfg.tempDir, "error", err)
 	} else {
 		_ = file.Close()
 	}
-	h.shared = newSharing(cfg.TempDir, cfg.SpoolBytes, cfg.SpoolTotal)
 	return h, nil
 }
 
@@ -118,7 +112,7 @@ type exchange struct {
 	repo *Repo // nil once its refs are no longer needed
 
 	sender string
-	held   int // see hold
+	held   int64 // see hold
 	Served
 }
 
@@ -137,10 +131,10 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, tooMany, http.StatusServiceUnavailable)
 		return
 	}
-	ctx, cancel := context.WithTimeoutCause(r.Context(), h.cfg.MaxTime,
-		fmt.Errorf("the request took longer than %v", h.cfg.MaxTime))
+	ctx, cancel := context.WithTimeoutCause(r.Context(), h.cfg.maxTime,
+		fmt.Errorf("the request took longer than %v", h.cfg.maxTime))
 	defer cancel()
-	x := &exchange{Handler: h, ctx: ctx, r: r, out: newResponse(w, h.cfg.Stall, h.cfg.MaxTime)}
+	x := &exchange{Handler: h, ctx: ctx, r: r, out: newResponse(w, h.cfg.stall, h.cfg.maxTime)}
 	x.Protocol = protocol(r)
 	begin := time.Now()
 	x.Err = x.serve(service)
@@ -198,12 +192,12 @@ func (x *exchange) serve(service string) error {
 		return err
 	}
 	x.Repo, x.repo, x.sender = repo.Name, repo, repo.Sender
-	if !x.enter(x.sender) {
+	if !x.requests.take(x.sender, 1) {
 		err := &Refusal{http.StatusServiceUnavailable, tooMany}
 		x.refuseOpen(err)
 		return err
 	}
-	defer x.leave(x.sender)
+	defer x.requests.give(x.sender, 1)
 	defer x.release()
 	if service == infoRefs {
 		x.Command = "info/refs"
@@ -227,25 +221,6 @@ func (x *exchange) command() error {
 		return x.command2(lines, body)
 	}
 	return x.fetch0(lines, body)
-}
-
-// enter counts a request of a sender, unless the sender already has a quarter of all.
-func (h *Handler) enter(sender string) bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.senders[sender] >= max(1, h.cfg.MaxRequests/4) {
-		return false
-	}
-	h.senders[sender]++
-	return true
-}
-
-func (h *Handler) leave(sender string) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.senders[sender]--; h.senders[sender] == 0 {
-		delete(h.senders, sender)
-	}
 }
 
 // check refuses requests that are not from a Git client.
@@ -288,6 +263,9 @@ func clientText(err error) string {
 	if refused, ok := errors.AsType[*Refusal](err); ok {
 		return refused.Text
 	}
+	if errors.Is(err, object.ErrLongHistory) {
+		return "the history is too long to be served: use --depth"
+	}
 	return unreadable
 }
 
@@ -297,13 +275,13 @@ func (x *exchange) fail(err error) {
 		return
 	}
 	x.drain(&bodyReader{in: x.r.Body, progress: x.out.progressRead})
-	var w pktWriter
-	w.text("ERR %s", clientText(err))
+	var w pkt.Writer
+	w.Text("ERR %s", clientText(err))
 	_ = x.result(&w) // the client may have left
 }
 
 // result sends lines of a response.
-func (x *exchange) result(w *pktWriter) error {
+func (x *exchange) result(w *pkt.Writer) error {
 	x.out.contentType("application/x-git-upload-pack-result")
 	defer w.Reset()
 	_, err := x.out.Write(w.Bytes())

@@ -40,7 +40,7 @@ func newWorld(t *testing.T, configure func(*Config)) *world {
 	t.Helper()
 	w := &world{T: t, forge: testenv.Must(gitserver.Start(t.TempDir()))(t)}
 	t.Cleanup(w.forge.Close)
-	cfg := Config{Source: w, TempDir: t.TempDir(), Observe: w.observe}
+	cfg := Config{Source: w, Observe: w.observe, limits: limits{tempDir: t.TempDir()}}
 	if configure != nil {
 		configure(&cfg)
 	}

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"slices"
 
 	"github.com/go-git/go-git/v5/plumbing"
@@ -18,9 +19,8 @@ type negotiation struct {
 	store   *Pinned
 	req     *fetchRequest
 	objects *object.Store
-	history *history
-	reach   *reach // from the visible refs, once started
-	started bool
+	history *object.History
+	reach   *reach // from the visible refs; nil until needed
 }
 
 // negotiate pins the objects of a repository.
@@ -30,9 +30,9 @@ func negotiate(ctx context.Context, repo *Repo, req *fetchRequest) (*negotiation
 		return nil, err
 	}
 	objects := object.Open(store.Dirs...)
-	history := newHistory(ctx, objects, store.Shallow)
 	return &negotiation{
-		repo: repo, store: store, req: req, objects: objects, history: history, reach: &reach{history: history},
+		repo: repo, store: store, req: req, objects: objects,
+		history: object.NewHistory(ctx, objects, store.Shallow, maxCommits),
 	}, nil
 }
 
@@ -46,7 +46,7 @@ func (n *negotiation) close() {
 
 // targets are the objects that a request wants.
 type targets struct {
-	commits []*commit
+	commits []*object.Node
 	others  []object.ID // tags, and trees and blobs that tags name
 }
 
@@ -113,10 +113,10 @@ func (n *negotiation) find(ids []object.ID, limit int) (map[object.ID]bool, erro
 	if len(ids) == 0 {
 		return nil, nil
 	}
-	if !n.started {
-		n.started = true
+	if n.reach == nil {
+		n.reach = &reach{History: n.history}
 		for _, id := range n.tips() {
-			c, err := n.history.commitOf(id)
+			c, err := n.history.CommitOf(id)
 			if err != nil {
 				return nil, err
 			}
@@ -155,11 +155,11 @@ func (n *negotiation) resolve(id object.ID, t *targets, added map[object.ID]bool
 			return nil
 		}
 		added[id] = true
-		c := n.history.node(id)
-		if err := n.history.load(c); err != nil {
+		c := n.history.Node(id)
+		if err := n.history.Load(c); err != nil {
 			return err
 		}
-		if c.flags&absent == 0 {
+		if c.Flags&object.Absent == 0 {
 			t.commits = append(t.commits, c)
 			return nil
 		}
@@ -190,7 +190,7 @@ func (n *negotiation) tagged(id object.ID) (object.ID, error) {
 }
 
 // common returns the haves that are acknowledged, each once, and their commits.
-func (n *negotiation) common() (acks []object.ID, haves []*commit, err error) {
+func (n *negotiation) common() (acks []object.ID, haves []*object.Node, err error) {
 	defer object.RecoverCorrupt(&err)
 	seen := map[object.ID]bool{}
 	known := func(object.ID) bool { return true }
@@ -207,7 +207,7 @@ func (n *negotiation) common() (acks []object.ID, haves []*commit, err error) {
 			continue
 		}
 		seen[id] = true
-		c, err := n.history.commitOf(id)
+		c, err := n.history.CommitOf(id)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -229,13 +229,15 @@ type plan struct {
 const maxEdges = 32
 
 // plan returns the pack to send for targets to a client that has haves.
-func (n *negotiation) plan(t targets, haves []*commit, b boundary) (p plan, err error) {
+func (n *negotiation) plan(t targets, haves []*object.Node, b boundary) (p plan, err error) {
 	defer object.RecoverCorrupt(&err)
 	wants := slices.Concat(t.commits, b.reopened)
 	p = plan{others: t.others, thin: n.req.thin, ofs: n.req.ofs}
-	if p.difference, err = n.history.without(wants, haves, b.ends, setOf(n.req.shallow)); err != nil {
+	commits, err := n.history.Without(wants, haves, b.ends, setOf(n.req.shallow))
+	if err != nil {
 		return p, err
 	}
+	p.difference = newDifference(commits, haves)
 	p.edges = p.edges[:min(len(p.edges), maxEdges)]
 	p.thin = p.thin && len(p.edges) > 0
 	if n.req.tags {
@@ -248,8 +250,8 @@ func (n *negotiation) plan(t targets, haves []*commit, b boundary) (p plan, err 
 func (n *negotiation) includeTags(p *plan) error {
 	sent := setOf(p.others)
 	for _, ref := range n.repo.Refs {
-		c := n.history.known[ref.Peeled]
-		if ref.Peeled.IsZero() || c == nil || c.flags&(wanted|held) != wanted {
+		c := n.history.Known[ref.Peeled]
+		if ref.Peeled.IsZero() || c == nil || c.Flags&(object.Wanted|object.Held) != object.Wanted {
 			continue
 		}
 		t := targets{}
@@ -273,24 +275,17 @@ func (p *plan) key(dirs []string) [sha256.Size]byte {
 	for _, dir := range dirs {
 		sum.Write([]byte(dir + "\x00"))
 	}
-	sum.Write([]byte{0, boolByte(p.thin), boolByte(p.ofs)})
+	fmt.Fprint(sum, "\x00", p.thin, p.ofs)
 	add(idsOf(p.commits))
 	add(idsOf(p.edges))
 	add(p.others)
 	return [sha256.Size]byte(sum.Sum(nil))
 }
 
-func idsOf(commits []*commit) []object.ID {
+func idsOf(commits []*object.Node) []object.ID {
 	ids := make([]object.ID, len(commits))
 	for i, c := range commits {
-		ids[i] = c.id
+		ids[i] = c.ID
 	}
 	return ids
-}
-
-func boolByte(b bool) byte {
-	if b {
-		return 1
-	}
-	return 0
 }

@@ -19,14 +19,6 @@ const (
 	copyChunk     = 64 << 10
 )
 
-// packStats counts how the objects of a pack were made.
-type packStats struct {
-	Objects int   // in the pack
-	Copied  int   // as they were stored
-	Deltas  int   // made for this pack
-	Bytes   int64 // of the pack
-}
-
 // packWriter writes a pack.
 type packWriter struct {
 	*selection
@@ -39,18 +31,16 @@ type packWriter struct {
 	chains   map[object.ID]int   // lengths of chains of deltas made for this pack
 	zlib     *zlib.Writer
 	buffer   []byte
-	stats    packStats
 }
 
 // packedOffsets are the offsets of the objects of one stored pack in the new one; 0 for those not written.
 type packedOffsets struct {
-	moved int64 // if not 0, all objects have been moved by moved-1 bytes
-	all   []int64
-	few   map[uint32]int64
+	moved int64   // if not 0, all objects have been moved by moved-1 bytes
+	at    []int64 // otherwise, by position in the index
 }
 
 // writePack writes the pack of a selection to w.
-func writePack(s *selection, ofs bool, format object.Format, w io.Writer) (stats packStats, err error) {
+func writePack(s *selection, ofs bool, format object.Format, w io.Writer) (err error) {
 	defer object.RecoverCorrupt(&err)
 	p := &packWriter{
 		selection: s, ofs: ofs, sum: format.NewSum(), offsets: make([]packedOffsets, s.stored.Packs()),
@@ -60,24 +50,23 @@ func writePack(s *selection, ofs bool, format object.Format, w io.Writer) (stats
 	p.zlib = zlib.NewWriter(p)
 	header := binary.BigEndian.AppendUint32([]byte("PACK\x00\x00\x00\x02"), uint32(s.count))
 	if _, err := p.Write(header); err != nil {
-		return p.stats, err
+		return err
 	}
 	for pack, n := range s.packed {
 		if n == 0 {
 			continue
 		}
 		if err := p.copyPack(pack, n); err != nil {
-			return p.stats, err
+			return err
 		}
 	}
 	for _, id := range s.loose {
 		if err := p.writeLoose(id); err != nil {
-			return p.stats, err
+			return err
 		}
 	}
 	_, err = p.Write(p.sum.Sum(nil))
-	p.stats.Objects, p.stats.Bytes = s.count, p.at
-	return p.stats, err
+	return err
 }
 
 // Write appends to the pack.
@@ -97,14 +86,9 @@ func (p *packWriter) copyPack(pack, n int) error {
 			return object.Corruptf("read a pack: %w", err)
 		}
 		offsets.moved = p.at - packHeader + 1
-		p.stats.Copied += n
 		return p.copy(body)
 	}
-	if n > count/4 {
-		offsets.all = make([]int64, count)
-	} else {
-		offsets.few = make(map[uint32]int64, n)
-	}
+	offsets.at = make([]int64, count)
 	order, err := p.stored.InOrder(pack)
 	if err != nil {
 		return object.Corruptf("read a pack: %w", err)
@@ -128,23 +112,14 @@ func (p *packWriter) offset(id object.ID, at object.Place) (int64, error) {
 	if at.Pack == object.Loose {
 		return p.unpacked[id], nil
 	}
-	o := &p.offsets[at.Pack]
-	switch {
+	switch o := &p.offsets[at.Pack]; {
 	case o.moved != 0:
 		e, err := p.stored.Entry(at)
 		return e.Offset + o.moved - 1, err
-	case o.all != nil:
-		return o.all[at.At], nil
+	case o.at != nil:
+		return o.at[at.At], nil
 	}
-	return o.few[at.At], nil
-}
-
-func (p *packWriter) setOffset(at object.Place) {
-	if o := &p.offsets[at.Pack]; o.all != nil {
-		o.all[at.At] = p.at
-	} else {
-		o.few[at.At] = p.at
-	}
+	return 0, nil
 }
 
 // writePacked writes an object of a stored pack after the objects that it is a delta on.
@@ -189,7 +164,7 @@ func (p *packWriter) writeEntry(at object.Place) error {
 	if err != nil {
 		return object.Corruptf("object %s: %w", id, err)
 	}
-	p.setOffset(at)
+	p.offsets[at.Pack].at[at.At] = p.at
 	if !e.Kind.IsDelta() {
 		if done, err := p.writeDelta(id, e.Data.Size()); done || err != nil {
 			return err
@@ -223,7 +198,6 @@ func (p *packWriter) writeEntry(at object.Place) error {
 
 // copyEntry writes an object with the compressed data that is stored.
 func (p *packWriter) copyEntry(e object.Entry, kind plumbing.ObjectType, distance int64, base object.ID) error {
-	p.stats.Copied++
 	if _, err := p.Write(object.AppendEntry(nil, kind, e.Size, distance, base)); err != nil {
 		return err
 	}

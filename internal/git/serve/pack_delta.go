@@ -6,6 +6,7 @@ import (
 	"errors"
 
 	"github.com/go-git/go-git/v5/plumbing"
+	"github.com/go-git/go-git/v5/plumbing/format/packfile"
 
 	"lockstep/internal/git/object"
 )
@@ -51,7 +52,6 @@ func (p *packWriter) writeDelta(id object.ID, limit int64) (done bool, err error
 		header = object.AppendEntry(nil, plumbing.OFSDeltaObject, int64(size), p.at-written, object.ZeroID)
 	}
 	p.chains[id] = chain + 1
-	p.stats.Deltas++
 	if _, err := p.Write(header); err != nil {
 		return true, err
 	}
@@ -81,8 +81,8 @@ func (p *packWriter) delta(id, base object.ID) (size int, packed []byte, err err
 	if !ok || kind != baseKind {
 		return 0, nil, nil
 	}
-	delta, ok := object.NewDeltaIndex(from).Delta(target, len(target)/2)
-	if !ok {
+	delta := packfile.DiffDelta(from, target)
+	if len(delta) > len(target)/2 {
 		return 0, nil, nil
 	}
 	var out bytes.Buffer

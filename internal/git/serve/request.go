@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"lockstep/internal/git/object"
+	"lockstep/internal/git/pkt"
 )
 
 // Bounds of one request.
@@ -15,7 +16,7 @@ const (
 	maxCommits  = 5_000_000 // commits read
 	haveWalk    = 20_000    // visible commits read to find which haves a sender may name, if the repository is restricted
 	unlimited   = 1<<31 - 1 // Git's depth for the whole history
-	maxPrefixes = 10_000    // ref-prefixes; with more, all refs are listed
+	maxPrefixes = 128       // ref-prefixes; with more, all refs are listed
 )
 
 // fetchRequest is a request for a pack, of either protocol.
@@ -35,21 +36,11 @@ type fetchRequest struct {
 	waitForDone     bool // protocol 2 only
 
 	// Protocol 0 only.
-	acks       ackMode
+	detailed   bool // the client understands all acknowledgements, otherwise only the first
 	noDone     bool
 	sideband   int  // maximum length of a line of the pack; 0 for none
 	negotiates bool // the request continues after the wants
-	flushed    bool // and has a flush before done
 }
-
-// ackMode says which acknowledgements a client of protocol 0 understands.
-type ackMode int
-
-const (
-	ackOnce ackMode = iota
-	ackMulti
-	ackDetailed
-)
 
 // deepens reports whether the request changes how much history the client has.
 func (r *fetchRequest) deepens() bool { return r.depth > 0 || r.since != 0 || len(r.not) > 0 }
@@ -107,15 +98,15 @@ func (r *fetchRequest) check() error {
 
 // parseFetch2 parses the arguments of fetch in protocol 2.
 func parseFetch2(lines *pktReader, format object.Format) (*fetchRequest, error) {
-	r := &fetchRequest{format: format, sideband: maxPkt}
+	r := &fetchRequest{format: format, sideband: pkt.MaxLine}
 	for {
 		text, kind, err := lines.next()
 		switch {
 		case err != nil:
 			return nil, err
-		case kind == pktFlush:
+		case kind == pkt.Flush:
 			return r, r.check()
-		case kind != pktText:
+		case kind != pkt.Text:
 			return nil, refusef("the arguments of fetch do not end in a flush")
 		}
 		if err := r.addArgument(string(text)); err != nil {
@@ -159,7 +150,7 @@ func parseFetch0(lines *pktReader, format object.Format) (*fetchRequest, error) 
 		if err != nil {
 			return nil, err
 		}
-		if kind != pktText {
+		if kind != pkt.Text {
 			break
 		}
 		if err := r.addWant(string(text)); err != nil {
@@ -175,10 +166,10 @@ func parseFetch0(lines *pktReader, format object.Format) (*fetchRequest, error) 
 		switch {
 		case err != nil:
 			return nil, err
-		case kind == pktEOF:
+		case kind == pktEnd:
 			return r, nil
-		case kind != pktText:
-			r.negotiates, r.flushed = true, true
+		case kind != pkt.Text:
+			r.negotiates = true
 			return r, nil
 		case line == "done":
 			r.negotiates, r.done = true, true
@@ -215,16 +206,12 @@ func (r *fetchRequest) use(capability string) {
 		return
 	}
 	switch capability {
-	case "multi_ack":
-		r.acks = max(r.acks, ackMulti)
 	case "multi_ack_detailed":
-		r.acks = ackDetailed
+		r.detailed = true
 	case "no-done":
 		r.noDone = true
-	case "side-band":
-		r.sideband = max(r.sideband, 1000)
 	case "side-band-64k":
-		r.sideband = maxPkt
+		r.sideband = pkt.MaxLine
 	}
 }
 

@@ -8,6 +8,8 @@ import (
 	"net/http"
 	"sync"
 	"time"
+
+	"lockstep/internal/git/pkt"
 )
 
 // response writes to a client that must keep receiving. It leaves its last deadline to the rest of the response.
@@ -70,12 +72,12 @@ const (
 // keepAlive is how often a client that waits for a pack gets an empty line.
 const keepAlive = 5 * time.Second
 
-var streamBuffers = sync.Pool{New: func() any { return new([maxPkt]byte) }}
+var streamBuffers = sync.Pool{New: func() any { return new([pkt.MaxLine]byte) }}
 
 // stream sends a pack, in lines of at most sideband bytes, or as it is if sideband is 0.
 func (x *exchange) stream(pack *packReader, sideband int) error {
 	defer pack.close()
-	buffer := streamBuffers.Get().(*[maxPkt]byte)
+	buffer := streamBuffers.Get().(*[pkt.MaxLine]byte)
 	defer streamBuffers.Put(buffer)
 	x.out.inPack = true
 	for {
@@ -123,13 +125,13 @@ func (x *exchange) breakOff(err error, sideband int) {
 // answer negotiates, and sends the pack if there is one. write is of the protocol: it writes what comes
 // before the pack, and ready is false if there is to be no pack yet.
 func (x *exchange) answer(
-	req *fetchRequest, write func(n *negotiation, w *pktWriter) (p plan, ready bool, err error),
+	req *fetchRequest, write func(n *negotiation, w *pkt.Writer) (p plan, ready bool, err error),
 ) error {
 	n, err := negotiate(x.ctx, x.repo, req)
 	if err != nil {
 		return err
 	}
-	t, w := &turn{handler: x.Handler, sender: x.sender}, &pktWriter{}
+	t, w := &turn{handler: x.Handler, sender: x.sender}, &pkt.Writer{}
 	p, ready, err := func() (p plan, ready bool, err error) {
 		defer func() {
 			if err != nil || !ready {
@@ -155,7 +157,7 @@ func (x *exchange) answer(
 
 // send makes or joins the pack of a plan and sends it. head is what comes before it. It closes n, and ends
 // the turn of its caller: what n has read stays in memory until the pack is made.
-func (x *exchange) send(n *negotiation, p plan, head *pktWriter, t *turn) error {
+func (x *exchange) send(n *negotiation, p plan, head *pkt.Writer, t *turn) error {
 	sideband := n.req.sideband
 	pack, joined, err := x.shared.join(p.key(n.store.Dirs), x.sender, t.rest, func(
 		ctx context.Context, write func([]byte) (int, error),
@@ -190,8 +192,7 @@ func (p *plan) write(ctx context.Context, n *negotiation, w io.Writer) error {
 	}
 	format := n.repo.Format
 	p.difference, n.history, n.reach, n.repo = difference{}, nil, nil, nil // may be large, and a pack may take an hour
-	_, err = writePack(s, p.ofs, format, w)
-	return err
+	return writePack(s, p.ofs, format, w)
 }
 
 type writerFunc func([]byte) (int, error)

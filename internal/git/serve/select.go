@@ -110,7 +110,7 @@ func (s *selection) run(p *plan) error {
 	w := newTreeWalk(s)
 	var bases []object.ID
 	for _, c := range p.edges {
-		bases = append(bases, c.tree)
+		bases = append(bases, c.Tree)
 	}
 	s.edges = len(bases) > 0
 	previous := object.ZeroID
@@ -118,13 +118,13 @@ func (s *selection) run(p *plan) error {
 		if i%64 == 0 && s.ctx.Err() != nil {
 			return context.Cause(s.ctx)
 		}
-		if _, err := s.add(c.id, object.ZeroID); err != nil {
+		if _, err := s.add(c.ID, object.ZeroID); err != nil {
 			return err
 		}
-		if err := w.commit(c.tree, bases, previous); err != nil {
-			return fmt.Errorf("tree of %s: %w", c.id, err)
+		if err := w.commit(c.Tree, bases, previous); err != nil {
+			return fmt.Errorf("tree of %s: %w", c.ID, err)
 		}
-		previous = c.tree
+		previous = c.Tree
 	}
 	if err := w.addPending(bases); err != nil {
 		return err

@@ -5,7 +5,6 @@ import (
 	"crypto/sha256"
 	"errors"
 	"sync"
-	"sync/atomic"
 
 	"lockstep/internal/git/object"
 )
@@ -14,50 +13,27 @@ import (
 type sharing struct {
 	dir   string
 	limit int64           // see spool
-	free  atomic.Int64    // see spool
-	share int64           // of one sender
+	space *quota          // see spool
 	ctx   context.Context // of all packs
 	stop  context.CancelCauseFunc
 
 	mu      sync.Mutex
 	packs   map[[sha256.Size]byte]*sharedPack
-	senders map[string]*senderSpace // of packs that are being made or sent
 	making  sync.WaitGroup
 	closing bool
 }
 
 func newSharing(dir string, limit, total int64) *sharing {
 	s := &sharing{
-		dir: dir, limit: limit, share: total / 4, packs: map[[sha256.Size]byte]*sharedPack{},
-		senders: map[string]*senderSpace{},
+		dir: dir, limit: limit, space: newQuota(total, total/4), packs: map[[sha256.Size]byte]*sharedPack{},
 	}
-	s.free.Store(total)
 	s.ctx, s.stop = context.WithCancelCause(context.Background())
 	return s
-}
-
-// senderSpace is the space of the packs that a sender was the first to ask for.
-type senderSpace struct {
-	free  atomic.Int64 // see spool
-	packs int
-}
-
-// space returns the space of a sender for one more pack. The caller holds mu.
-func (s *sharing) space(sender string) *senderSpace {
-	space := s.senders[sender]
-	if space == nil {
-		space = &senderSpace{}
-		space.free.Store(s.share)
-		s.senders[sender] = space
-	}
-	space.packs++
-	return space
 }
 
 // sharedPack is a pack that is being made or sent.
 type sharedPack struct {
 	*spool
-	sender string // the first to request it
 	key    [sha256.Size]byte
 	cancel context.CancelCauseFunc
 	made   chan struct{} // closed when the writer has ended
@@ -84,8 +60,8 @@ func (s *sharing) join(key [sha256.Size]byte, sender string, rest func(context.C
 		}
 	}
 	ctx, cancel := context.WithCancelCause(s.ctx)
-	p := &sharedPack{spool: newSpool(s.dir, s.limit), sender: sender, key: key, cancel: cancel, made: make(chan struct{})}
-	p.rest, p.free = rest, []*atomic.Int64{&s.free, &s.space(sender).free}
+	p := &sharedPack{spool: newSpool(s.dir, s.limit), key: key, cancel: cancel, made: make(chan struct{})}
+	p.rest, p.space, p.sender = rest, s.space, sender
 	s.packs[key] = p
 	reader := p.join()
 	s.making.Go(func() {
@@ -132,12 +108,5 @@ func (r *packReader) close() {
 		p.cancel(errAbandoned)
 		<-p.made
 		p.spool.close()
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		if space := s.senders[p.sender]; space.packs == 1 {
-			delete(s.senders, p.sender)
-		} else {
-			space.packs--
-		}
 	}
 }

@@ -37,12 +37,11 @@ func TestSpoolShareOfASender(t *testing.T) {
 		select {
 		case <-stalled:
 		case <-time.After(time.Minute):
-			t.Fatalf("a pack of the greedy sender does not wait for space: %d bytes are free", s.free.Load())
+			t.Fatalf("a pack of the greedy sender does not wait for space: %d bytes are used", s.space.used)
 		}
 	}
-	// A pack may exceed the share until it has minSpool bytes, by what it takes at a time.
-	if left := s.free.Load(); left < total-total/4-3*2*minSpool {
-		t.Errorf("%d bytes of %d are free: the greedy sender has more than a quarter", left, total)
+	if used := s.space.used; used > total/4 {
+		t.Errorf("%d bytes of %d are used: the greedy sender has more than a quarter", used, total)
 	}
 	modest := start("4", "modest", 8<<20)
 	select {
@@ -53,8 +52,8 @@ func TestSpoolShareOfASender(t *testing.T) {
 	for _, r := range append(readers, modest) {
 		r.close()
 	}
-	if s.free.Load() != total || len(s.senders) > 0 {
-		t.Errorf("%d bytes of %d are free at the end, %d senders are known", s.free.Load(), total, len(s.senders))
+	if s.space.used != 0 || len(s.space.by) > 0 {
+		t.Errorf("%d bytes are used at the end, by %d senders", s.space.used, len(s.space.by))
 	}
 	s.close()
 }

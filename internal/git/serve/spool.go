@@ -6,7 +6,6 @@ import (
 	"io"
 	"os"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -18,21 +17,21 @@ const spoolHead = 128 << 10
 // spoolReserve is the size in bytes that a spool needs beyond its head. If no file can have it, it is in memory.
 const spoolReserve = 256 << 10
 
-// minSpool is the size in bytes that the file of a spool has if all of their space is used.
+// minSpool is the size in bytes that the file of a spool may have even if all space is used.
 const minSpool = 1 << 20
 
 // spool passes a stream from one writer to any number of readers, each at its own pace. What is beyond its
 // head is in a temporary file, used as a ring of limit bytes: a writer that is further ahead of the slowest
 // reader waits. Without a usable folder for the file, or once its file system is full, the ring is smaller.
 type spool struct {
-	dir  string
-	rest func(ctx context.Context, wait func() error) error // runs a wait of the writer for readers; optional
-	// bytes that the files of all spools, and of those of a sender, may still take
-	free []*atomic.Int64
+	dir    string
+	rest   func(ctx context.Context, wait func() error) error // runs a wait of the writer for readers; optional
+	space  *quota                                             // of the files of all spools, beyond minSpool; optional
+	sender string                                             // the first to request the pack
 
 	mu      sync.Mutex
-	limit   int64         // becomes the size of the file once nothing is free, or its file system is full
-	taken   int64         // of free
+	limit   int64         // becomes the size of the file once no space is left, or its file system is full
+	taken   int64         // of space
 	changed chan struct{} // closed at the next change
 	head    []byte
 	file    *os.File // nil until needed; already unlinked
@@ -93,8 +92,8 @@ func (s *spool) close() {
 	if s.file != nil {
 		_ = s.file.Close()
 	}
-	for _, free := range s.free {
-		free.Add(s.taken)
+	if s.space != nil {
+		s.space.give(s.sender, s.taken)
 	}
 }
 
@@ -144,25 +143,16 @@ func (s *spool) claim(need int64) (ok bool, changed chan struct{}) {
 	return ok, s.changed
 }
 
-// take grows the file to at most size bytes, or leaves it as is if it is large enough and no space is free.
-// The caller holds mu.
+// take takes space for a file of at most size bytes. If there is none, the file stays as it is. The caller holds mu.
 func (s *spool) take(size int64) {
-	more := min(size, s.limit) - s.taken
-	if more <= 0 {
-		return
+	more := min(size, s.limit) - minSpool - s.taken
+	switch {
+	case more <= 0 || s.space == nil:
+	case s.space.take(s.sender, more):
+		s.taken += more
+	default:
+		s.limit = minSpool + s.taken
 	}
-	used := false
-	for _, free := range s.free {
-		used = free.Add(-more) < 0 || used
-	}
-	if used && s.taken >= minSpool {
-		for _, free := range s.free {
-			free.Add(more)
-		}
-		s.limit = s.taken
-		return
-	}
-	s.taken += more
 }
 
 func (s *spool) waitForRoom(ctx context.Context, need int64) error {

@@ -3,11 +3,9 @@ package serve
 import (
 	"bytes"
 	"log/slog"
-	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -37,40 +35,12 @@ func unusableFolders(t *testing.T) map[string]string {
 	return folders
 }
 
-// TestSpoolWithoutFolder passes more to two readers than there is space for.
-func TestSpoolWithoutFolder(t *testing.T) {
-	content := make([]byte, 6<<20)
-	_, _ = rand.NewChaCha8([32]byte{}).Read(content)
-	for name, dir := range unusableFolders(t) {
-		t.Run(name, func(t *testing.T) {
-			s := newSpool(dir, 100<<20)
-			var readers sync.WaitGroup
-			for i := range 2 {
-				r := s.join()
-				readers.Go(func() {
-					defer s.leave(r)
-					if !bytes.Equal(readAll(t, r, rand.New(rand.NewPCG(5, uint64(i)))), content) {
-						t.Error("a reader got something else")
-					}
-				})
-			}
-			_, err := s.write(t.Context(), content)
-			if err != nil {
-				t.Errorf("write: %v", err)
-			}
-			s.finish(err)
-			readers.Wait()
-			s.close()
-		})
-	}
-}
-
 // TestCloneWithoutFolder clones a repository with a pack that is longer than the head of a spool, and warns at the start.
 func TestCloneWithoutFolder(t *testing.T) {
 	for name, dir := range unusableFolders(t) {
 		t.Run(name, func(t *testing.T) {
 			var log bytes.Buffer
-			w := newWorld(t, func(cfg *Config) { cfg.TempDir, cfg.Log = dir, slog.New(slog.NewTextHandler(&log, nil)) })
+			w := newWorld(t, func(cfg *Config) { cfg.tempDir, cfg.Log = dir, slog.New(slog.NewTextHandler(&log, nil)) })
 			if warned := strings.Contains(log.String(), "no usable temporary folder"); warned != (name != "small") {
 				t.Errorf("logged %q", log.String())
 			}

@@ -8,7 +8,6 @@ import (
 	"math/rand/v2"
 	"os"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -113,12 +112,11 @@ func TestSpoolErrors(t *testing.T) {
 func TestSpoolTotal(t *testing.T) {
 	content := make([]byte, 6<<20)
 	_, _ = rand.NewChaCha8([32]byte{}).Read(content)
-	var free atomic.Int64
-	free.Store(5 << 20)
+	space := newQuota(5<<20, 5<<20)
 	var spools sync.WaitGroup
 	for i := range 3 {
 		s := newSpool(t.TempDir(), 100<<20)
-		s.free = []*atomic.Int64{&free}
+		s.space = space
 		r, random := s.join(), rand.New(rand.NewPCG(4, uint64(i)))
 		spools.Go(func() {
 			if !bytes.Equal(readAll(t, r, random), content) {
@@ -133,7 +131,7 @@ func TestSpoolTotal(t *testing.T) {
 		t.Cleanup(s.close)
 	}
 	spools.Wait()
-	if left := free.Load(); left > 1<<20 || left < -6<<20 {
-		t.Errorf("%d bytes are free", left)
+	if space.used < 4<<20 {
+		t.Errorf("%d bytes are used", space.used)
 	}
 }

@@ -1,7 +1,6 @@
 package serve
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"strings"
@@ -285,21 +284,13 @@ func (o *counterpart) find(e object.TreeEntry) (object.TreeEntry, bool) {
 func (o *counterpart) rest() []object.TreeEntry { return append(o.skipped, o.entries[o.next:]...) }
 
 // compareEntries orders entries as Git does: a folder as if its name ended in a slash.
-func compareEntries(a, b object.TreeEntry) int {
-	n := min(len(a.Name), len(b.Name))
-	if order := strings.Compare(a.Name[:n], b.Name[:n]); order != 0 {
-		return order
+func compareEntries(a, b object.TreeEntry) int { return strings.Compare(sortName(a), sortName(b)) }
+
+func sortName(e object.TreeEntry) string {
+	if e.Mode == filemode.Dir {
+		return e.Name + "/"
 	}
-	after := func(e object.TreeEntry) byte {
-		switch {
-		case len(e.Name) > n:
-			return e.Name[n]
-		case e.Mode == filemode.Dir:
-			return '/'
-		}
-		return 0
-	}
-	return cmp.Or(cmp.Compare(after(a), after(b)), cmp.Compare(len(a.Name), len(b.Name)))
+	return e.Name
 }
 
 // treeCache keeps the entries of the trees read last.

@@ -5,7 +5,7 @@ import (
 	"net/http"
 )
 
-// turn is a request's turn to negotiate and to make its pack: MaxPacks have one at a time. It is not safe for
+// turn is a request's turn to negotiate and to make its pack: limits.maxPacks have one at a time. It is not safe for
 // concurrent use.
 type turn struct {
 	handler *Handler
@@ -32,42 +32,20 @@ func (t *turn) end() {
 	}
 }
 
-// restingPerPack is the number of packs, for each of MaxPacks, that may wait for slow clients at a time. One
+// restingPerPack is the number of packs, for each of maxPacks, that may wait for slow clients at a time. One
 // sender may have half of them.
 const restingPerPack = 16
 
 // rest gives the turn to others while the writer of a pack waits for its clients, and waits for another turn
 // unless ctx is done. It fails if too many packs wait, as each needs memory.
 func (t *turn) rest(ctx context.Context, wait func() error) error {
-	if !t.beginRest() {
+	if !t.handler.resting.take(t.sender, 1) {
 		return &Refusal{http.StatusServiceUnavailable, "too many slow clients at a time: try again"}
 	}
-	defer t.endRest()
+	defer t.handler.resting.give(t.sender, 1)
 	t.end()
 	if err := wait(); err != nil {
 		return err
 	}
 	return t.begin(ctx)
-}
-
-func (t *turn) beginRest() bool {
-	h := t.handler
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if most := restingPerPack * h.cfg.MaxPacks; h.resting >= most || h.restingOf[t.sender] >= most/2 {
-		return false
-	}
-	h.resting++
-	h.restingOf[t.sender]++
-	return true
-}
-
-func (t *turn) endRest() {
-	h := t.handler
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.resting--
-	if h.restingOf[t.sender]--; h.restingOf[t.sender] == 0 {
-		delete(h.restingOf, t.sender)
-	}
 }

@@ -5,14 +5,14 @@ import (
 	"io"
 
 	"lockstep/internal/git/object"
+	"lockstep/internal/git/pkt"
 )
 
-const capabilities0 = "multi_ack thin-pack side-band side-band-64k ofs-delta shallow deepen-since deepen-not " +
-	"deepen-relative no-progress include-tag multi_ack_detailed allow-tip-sha1-in-want allow-reachable-sha1-in-want " +
-	"no-done"
+const capabilities0 = "multi_ack_detailed no-done thin-pack side-band-64k ofs-delta shallow deepen-since deepen-not " +
+	"deepen-relative no-progress include-tag allow-tip-sha1-in-want allow-reachable-sha1-in-want"
 
 // advertise0 lists the refs for clients of protocol 0.
-func (r *Repo) advertise0(w *pktWriter) {
+func (r *Repo) advertise0(w *pkt.Writer) {
 	capabilities := capabilities0
 	if r.Head != "" && !r.HeadID.IsZero() {
 		capabilities += " symref=HEAD:" + r.Head
@@ -23,7 +23,7 @@ func (r *Repo) advertise0(w *pktWriter) {
 		if first {
 			name, first = name+"\x00"+capabilities, false
 		}
-		w.text("%s %s", id, name)
+		w.Text("%s %s", id, name)
 	}
 	if !r.HeadID.IsZero() {
 		add(r.HeadID, "HEAD")
@@ -35,9 +35,9 @@ func (r *Repo) advertise0(w *pktWriter) {
 		}
 	}
 	if first {
-		w.text("%0*d capabilities^{}\x00%s", 2*r.Format.Size(), 0, capabilities)
+		w.Text("%0*d capabilities^{}\x00%s", 2*r.Format.Size(), 0, capabilities)
 	}
-	w.special(pktFlush)
+	w.Special(pkt.Flush)
 }
 
 // fetch0 answers a request of protocol 0.
@@ -56,7 +56,7 @@ func (x *exchange) fetch0(lines *pktReader, body io.Reader) error {
 }
 
 // answer0 writes what comes before the pack. ready is false if there is to be no pack yet.
-func (n *negotiation) answer0(w *pktWriter) (p plan, ready bool, err error) {
+func (n *negotiation) answer0(w *pkt.Writer) (p plan, ready bool, err error) {
 	t, err := n.targets()
 	if err != nil {
 		return p, false, err
@@ -71,7 +71,7 @@ func (n *negotiation) answer0(w *pktWriter) (p plan, ready bool, err error) {
 	}
 	if n.req.deepens() {
 		b.write(w)
-		w.special(pktFlush)
+		w.Special(pkt.Flush)
 	}
 	if !n.req.negotiates {
 		return p, false, nil
@@ -86,36 +86,36 @@ func (n *negotiation) answer0(w *pktWriter) (p plan, ready bool, err error) {
 
 // acknowledge0 writes the acknowledgements, and reports whether the pack follows. enough says that the client
 // has an ancestor of each want.
-func (n *negotiation) acknowledge0(w *pktWriter, acks []object.ID, enough bool) (ready bool) {
+func (n *negotiation) acknowledge0(w *pkt.Writer, acks []object.ID, enough bool) (ready bool) {
 	r := n.req
-	how := [...]string{ackOnce: "", ackMulti: " continue", ackDetailed: " common"}[r.acks]
-	for i, id := range acks {
-		if i == 0 || r.acks != ackOnce {
-			w.text("ACK %s%s", id, how)
+	last := object.ZeroID
+	for _, id := range acks {
+		switch {
+		case r.detailed:
+			w.Text("ACK %s common", id)
+		case last.IsZero():
+			w.Text("ACK %s", id)
 		}
-	}
-	var last object.ID
-	if len(acks) > 0 {
-		last = acks[len(acks)-1]
+		last = id
 	}
 	if r.done {
 		switch {
 		case len(acks) == 0:
-			w.text("NAK")
-		case r.acks != ackOnce:
-			w.text("ACK %s", last)
+			w.Text("NAK")
+		case r.detailed:
+			w.Text("ACK %s", last)
 		}
 		return true
 	}
-	enough = enough && r.acks == ackDetailed
+	enough = enough && r.detailed
 	if enough {
-		w.text("ACK %s ready", last)
+		w.Text("ACK %s ready", last)
 	}
-	if len(acks) == 0 || r.acks != ackOnce {
-		w.text("NAK")
+	if len(acks) == 0 || r.detailed {
+		w.Text("NAK")
 	}
 	if enough && r.noDone {
-		w.text("ACK %s", last)
+		w.Text("ACK %s", last)
 		return true
 	}
 	return false

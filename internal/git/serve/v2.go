@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"lockstep/internal/git/object"
+	"lockstep/internal/git/pkt"
 )
 
 // agent is how the server names itself.
@@ -14,17 +15,17 @@ const agent = "lockstep"
 // advertise answers the first request of a client: with capabilities under protocol 2, with the refs under protocol 0.
 func (x *exchange) advertise() error {
 	x.out.contentType("application/x-git-upload-pack-advertisement")
-	var w pktWriter
+	var w pkt.Writer
 	if x.Protocol == 2 {
-		w.text("version 2")
-		w.text("agent=%s", agent)
-		w.text("ls-refs=unborn")
-		w.text("fetch=shallow wait-for-done") // without ref-in-want: git clone fails if the ref has moved since it was listed
-		w.text("object-format=%s", x.repo.Format)
-		w.special(pktFlush)
+		w.Text("version 2")
+		w.Text("agent=%s", agent)
+		w.Text("ls-refs=unborn")
+		w.Text("fetch=shallow wait-for-done") // without ref-in-want: git clone fails if the ref has moved since it was listed
+		w.Text("object-format=%s", x.repo.Format)
+		w.Special(pkt.Flush)
 	} else {
-		w.text("# service=git-upload-pack")
-		w.special(pktFlush)
+		w.Text("# service=git-upload-pack")
+		w.Special(pkt.Flush)
 		if err := x.hold(len(x.repo.Refs)); err != nil {
 			x.refuseOpen(err)
 			return err
@@ -54,14 +55,14 @@ func (x *exchange) command2(lines *pktReader, body io.Reader) error {
 			}
 		}
 		x.drain(body)
-		w := &pktWriter{}
+		w := &pkt.Writer{}
 		if err := list.write(w, x.repo, x.hold); err != nil {
 			return err
 		}
 		list, x.repo = lsRefs{}, nil
 		return x.result(w)
 	case "fetch":
-		req := &fetchRequest{format: x.repo.Format, sideband: maxPkt}
+		req := &fetchRequest{format: x.repo.Format, sideband: pkt.MaxLine}
 		if hasArguments {
 			if req, err = parseFetch2(lines, x.repo.Format); err != nil {
 				return err
@@ -81,11 +82,11 @@ func (x *exchange) readCommand(lines *pktReader) (command string, hasArguments b
 		if err != nil {
 			return "", false, err
 		}
-		if kind != pktText {
+		if kind != pkt.Text {
 			if command != "" && format != x.repo.Format.String() {
 				err = refusef("mismatched object format: the repository has %s", x.repo.Format)
 			}
-			return command, kind == pktDelim, err
+			return command, kind == pkt.Delim, err
 		}
 		name, value, _ := strings.Cut(string(text), "=")
 		switch name {
@@ -100,23 +101,22 @@ func (x *exchange) readCommand(lines *pktReader) (command string, hasArguments b
 // lsRefs is a request for a list of refs.
 type lsRefs struct {
 	peel, symrefs, unborn bool
-	prefixes              []string // sorted, none a prefix of another; none for all refs
+	prefixes              []string // none for all refs
 }
 
 func parseLsRefs(lines *pktReader) (l lsRefs, err error) {
-	all := false
+	prefixes := 0
 	for {
 		text, kind, err := lines.next()
 		switch {
 		case err != nil:
 			return l, err
-		case kind == pktFlush:
-			if all {
+		case kind == pkt.Flush:
+			if prefixes > maxPrefixes {
 				l.prefixes = nil
 			}
-			l.prefixes = shortest(l.prefixes)
 			return l, nil
-		case kind != pktText:
+		case kind != pkt.Text:
 			return l, refusef("the arguments of ls-refs do not end in a flush")
 		}
 		name, value, _ := strings.Cut(string(text), " ")
@@ -128,7 +128,7 @@ func parseLsRefs(lines *pktReader) (l lsRefs, err error) {
 		case "unborn":
 			l.unborn = true
 		case "ref-prefix":
-			if all = all || len(l.prefixes) == maxPrefixes; !all {
+			if prefixes++; prefixes <= maxPrefixes {
 				l.prefixes = append(l.prefixes, value)
 			}
 		default:
@@ -137,24 +137,13 @@ func parseLsRefs(lines *pktReader) (l lsRefs, err error) {
 	}
 }
 
-// shortest returns those of prefixes that have no other one as prefix, sorted.
-func shortest(prefixes []string) (kept []string) {
-	slices.Sort(prefixes)
-	for _, prefix := range prefixes {
-		if len(kept) == 0 || !strings.HasPrefix(prefix, kept[len(kept)-1]) {
-			kept = append(kept, prefix)
-		}
-	}
-	return kept
-}
-
 func (l *lsRefs) matches(name string) bool {
-	i, ok := slices.BinarySearch(l.prefixes, name)
-	return ok || len(l.prefixes) == 0 || i > 0 && strings.HasPrefix(name, l.prefixes[i-1])
+	isPrefix := func(prefix string) bool { return strings.HasPrefix(name, prefix) }
+	return len(l.prefixes) == 0 || slices.ContainsFunc(l.prefixes, isPrefix)
 }
 
 // write lists the refs of a repository. It calls hold for each linesStep of them.
-func (l *lsRefs) write(w *pktWriter, repo *Repo, hold func(lines int) error) error {
+func (l *lsRefs) write(w *pkt.Writer, repo *Repo, hold func(lines int) error) error {
 	listed := 0
 	if l.matches("HEAD") {
 		target := ""
@@ -163,9 +152,9 @@ func (l *lsRefs) write(w *pktWriter, repo *Repo, hold func(lines int) error) err
 		}
 		switch {
 		case !repo.HeadID.IsZero():
-			w.text("%s HEAD%s", repo.HeadID, target)
+			w.Text("%s HEAD%s", repo.HeadID, target)
 		case l.unborn && repo.Head != "":
-			w.text("unborn HEAD%s", target)
+			w.Text("unborn HEAD%s", target)
 		}
 	}
 	for _, ref := range repo.Refs {
@@ -173,9 +162,9 @@ func (l *lsRefs) write(w *pktWriter, repo *Repo, hold func(lines int) error) err
 			continue
 		}
 		if l.peel && !ref.Peeled.IsZero() {
-			w.text("%s %s peeled:%s", ref.ID, ref.Name, ref.Peeled)
+			w.Text("%s %s peeled:%s", ref.ID, ref.Name, ref.Peeled)
 		} else {
-			w.text("%s %s", ref.ID, ref.Name)
+			w.Text("%s %s", ref.ID, ref.Name)
 		}
 		if listed++; listed%linesStep == 0 {
 			if err := hold(linesStep); err != nil {
@@ -183,7 +172,7 @@ func (l *lsRefs) write(w *pktWriter, repo *Repo, hold func(lines int) error) err
 			}
 		}
 	}
-	w.special(pktFlush)
+	w.Special(pkt.Flush)
 	return nil
 }
 
@@ -197,7 +186,7 @@ func (x *exchange) fetch2(req *fetchRequest) error {
 }
 
 // answer2 writes what comes before the pack. ready is false if there is to be no pack yet.
-func (n *negotiation) answer2(w *pktWriter) (p plan, ready bool, err error) {
+func (n *negotiation) answer2(w *pkt.Writer) (p plan, ready bool, err error) {
 	t, err := n.targets()
 	if err != nil {
 		return p, false, err
@@ -225,36 +214,36 @@ func (n *negotiation) answer2(w *pktWriter) (p plan, ready bool, err error) {
 		}
 	}
 	if n.req.deepens() {
-		w.text("shallow-info")
+		w.Text("shallow-info")
 		b.write(w)
-		w.special(pktDelim)
+		w.Special(pkt.Delim)
 	}
-	w.text("packfile")
+	w.Text("packfile")
 	return p, true, nil
 }
 
-func writeAcks(w *pktWriter, acks []object.ID, ready bool) {
-	w.text("acknowledgments")
+func writeAcks(w *pkt.Writer, acks []object.ID, ready bool) {
+	w.Text("acknowledgments")
 	if len(acks) == 0 {
-		w.text("NAK")
+		w.Text("NAK")
 	}
 	for _, id := range acks {
-		w.text("ACK %s", id)
+		w.Text("ACK %s", id)
 	}
 	if ready {
-		w.text("ready")
-		w.special(pktDelim)
+		w.Text("ready")
+		w.Special(pkt.Delim)
 	} else {
-		w.special(pktFlush)
+		w.Special(pkt.Flush)
 	}
 }
 
 // write lists the commits that become shallow and those that are no longer.
-func (b *boundary) write(w *pktWriter) {
+func (b *boundary) write(w *pkt.Writer) {
 	for _, id := range b.shallow {
-		w.text("shallow %s", id)
+		w.Text("shallow %s", id)
 	}
 	for _, id := range b.unshallow {
-		w.text("unshallow %s", id)
+		w.Text("unshallow %s", id)
 	}
 }

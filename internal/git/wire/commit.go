@@ -67,13 +67,14 @@ func (r *Session) sendsUnadvertised() bool {
 var noCommitText = regexp.MustCompile(`(?i)not our ref|unadvertised object|want \S+ (is )?not valid|invalid object|` +
 	`\bobject\b.*(not found|not exist|missing)`)
 
-// refusesCommit reports whether the server has refused to send a commit by its hash. The list of refs, which
+// refusesCommit reports whether err means that the server refuses to send a commit by its hash. The list of refs, which
 // it has sent before, shows that the repository exists.
-func (r *Session) refusesCommit() bool {
+func (r *Session) refusesCommit(err error) bool {
 	if status, ok := errors.AsType[statusError](r.wire.firstError()); ok {
 		return status.code == http.StatusBadRequest || status.code == http.StatusNotFound
 	}
-	return noCommitText.MatchString(r.wire.errLine())
+	line, _ := errors.AsType[errorLine](err)
+	return noCommitText.MatchString(string(line))
 }
 
 func (r *Session) noCommit(commit object.ID) error {

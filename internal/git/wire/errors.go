@@ -14,7 +14,6 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/go-git/go-git/v5/plumbing/transport"
 	"golang.org/x/crypto/ssh"
 
 	"lockstep/internal/egress"
@@ -67,9 +66,6 @@ func remoteError(ctx context.Context, host string, auth Auth, fault, err error) 
 	case errors.Is(fault, errTooManyRefs):
 		return git.Errorf(git.Permanent, git.ClassQuota, "%s lists more than %d MiB of refs; delete some", host,
 			maxAdvert>>20)
-	case errors.Is(fault, errLongPrologue):
-		return git.Errorf(git.Permanent, git.ClassQuota,
-			"%s sent more than %d MiB of shallow commits before the pack; use another depth", host, maxPrologue>>20)
 	case errors.Is(fault, errTooSlow):
 		return git.Errorf(git.Retryable, git.ClassNetwork, "%s is too slow: %w", host, errTooSlow)
 	case errors.Is(fault, io.ErrUnexpectedEOF):
@@ -78,8 +74,6 @@ func remoteError(ctx context.Context, host string, auth Auth, fault, err error) 
 		return git.Errorf(git.Permanent, git.ClassConfig, "%s demands a client certificate, which is not supported", host)
 	case fault != nil:
 		return git.Errorf(git.Retryable, git.ClassNetwork, "cannot reach %s: %w", host, networkCause(fault))
-	case errors.Is(err, transport.ErrEmptyRemoteRepository):
-		return git.Errorf(git.Permanent, git.ClassNoRef, "the repository at %s is empty; push a commit to it", host)
 	}
 	return errNotGit.classify(host)
 }

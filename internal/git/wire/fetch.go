@@ -7,14 +7,15 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/go-git/go-git/v5/plumbing/format/pktline"
-
 	"lockstep/internal/git"
 	"lockstep/internal/git/object"
+	"lockstep/internal/git/pkt"
 )
 
-// maxHaves is the maximum number of commits that a request names as already present.
-const maxHaves = 64
+const (
+	maxHaves    = 64      // commits that a request names as already present
+	maxPrologue = 8 << 20 // bytes of lines before a pack; they name commits
+)
 
 // FetchRequest describes a fetch.
 type FetchRequest struct {
@@ -28,22 +29,14 @@ type FetchRequest struct {
 // Fetch requests a pack and writes it to w. It returns the commits that are shallow once the pack is received. A
 // classified error of w keeps its class.
 func (r *Session) Fetch(ctx context.Context, want FetchRequest, w io.Writer) (shallow []object.ID, err error) {
-	err = r.do(ctx, func(ctx context.Context) error {
-		if !r.carrier.isReady() {
-			if _, err := r.hello(ctx); err != nil {
-				return err
-			}
-		}
-		var err error
-		if r.offered != nil {
-			shallow, err = r.fetch2(ctx, want, w)
-		} else {
-			shallow, err = r.fetch0(ctx, want, w)
-		}
+	refused := false
+	err = r.do(ctx, func(ctx context.Context) (err error) {
+		shallow, err = r.fetch(ctx, want, w)
+		refused = err != nil && r.refusesCommit(err)
 		return err
 	})
 	switch {
-	case err != nil && want.ByHash && git.ClassOf(err) != git.ClassBusy && ctx.Err() == nil && r.refusesCommit():
+	case refused && want.ByHash && git.ClassOf(err) != git.ClassBusy && ctx.Err() == nil:
 		return nil, r.noCommit(want.Tip)
 	case err != nil:
 		return nil, err
@@ -51,10 +44,22 @@ func (r *Session) Fetch(ctx context.Context, want FetchRequest, w io.Writer) (sh
 	return shallow, nil
 }
 
+func (r *Session) fetch(ctx context.Context, want FetchRequest, w io.Writer) ([]object.ID, error) {
+	if !r.carrier.isReady() {
+		if _, err := r.hello(ctx); err != nil {
+			return nil, err
+		}
+	}
+	if r.offered != nil {
+		return r.fetch2(ctx, want, w)
+	}
+	return r.fetch0(ctx, want, w)
+}
+
 // fetch2 fetches with protocol 2.
 func (r *Session) fetch2(ctx context.Context, want FetchRequest, w io.Writer) ([]object.ID, error) {
 	request, shallow := r.offered.fetch(want)
-	body, err := r.carrier.post(ctx, request, false)
+	body, err := r.carrier.post(ctx, request, false, true)
 	if err != nil {
 		return nil, err
 	}
@@ -62,20 +67,20 @@ func (r *Session) fetch2(ctx context.Context, want FetchRequest, w io.Writer) ([
 	lines := newPktReader(body)
 	update, err := readPackStart(lines)
 	if err != nil {
-		r.carrier.abort(false)
+		r.carrier.abort(err, false)
 		return nil, err
 	}
-	if _, err := io.Copy(w, pack(lines)); err != nil {
+	if _, err := io.Copy(w, &sidebandReader{lines: lines.Reader}); err != nil {
 		return nil, err
 	}
-	r.carrier.drain(body)
+	drain(body)
 	return shallowAfter(shallow, update), nil
 }
 
 // fetch0 fetches with protocol 0, without negotiation: all lines are sent at once.
 func (r *Session) fetch0(ctx context.Context, want FetchRequest, w io.Writer) ([]object.ID, error) {
 	request := r.request(want)
-	body, err := r.carrier.post(ctx, request.content, false)
+	body, err := r.carrier.post(ctx, request.content, false, false)
 	if err != nil {
 		return nil, err
 	}
@@ -83,17 +88,17 @@ func (r *Session) fetch0(ctx context.Context, want FetchRequest, w io.Writer) ([
 	response := bufio.NewReader(body)
 	update, err := readPackStart0(response, request.deepens)
 	if err != nil {
-		r.carrier.abort(false)
+		r.carrier.abort(err, false)
 		return nil, err
 	}
 	var pack io.Reader = response
 	if request.sideband {
-		pack = &sidebandReader{lines: pktline.NewScanner(response)}
+		pack = &sidebandReader{lines: &pkt.Reader{Reader: response}}
 	}
 	if _, err := io.Copy(w, pack); err != nil {
 		return nil, err
 	}
-	r.carrier.drain(body)
+	drain(body)
 	return shallowAfter(request.shallow, update), nil
 }
 
@@ -141,16 +146,16 @@ func shallowAfter(before []object.ID, update shallowUpdate) []object.ID {
 // shallow adds the shallow commits and the depth of a request. It returns the shallow commits.
 func (w *pktWriter) shallow(want FetchRequest) []object.ID {
 	for _, id := range want.Shallow {
-		w.text("shallow %s", id)
+		w.Text("shallow %s", id)
 	}
-	w.text("deepen %d", deepen(want.Depth))
+	w.Text("deepen %d", deepen(want.Depth))
 	return slices.Clone(want.Shallow)
 }
 
 // haves adds the commits that are already present.
 func (w *pktWriter) haves(want FetchRequest) {
 	for _, id := range want.Haves[:min(len(want.Haves), maxHaves)] {
-		w.text("have %s", id)
+		w.Text("have %s", id)
 	}
 }
 

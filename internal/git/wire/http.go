@@ -24,14 +24,12 @@ type httpCarrier struct {
 	wire *monitor
 	base *url.URL // of the repository
 	auth Auth
-	v2   bool // the server speaks protocol 2
 
 	redirected bool
 	newURL     string // that the server permanently redirects base to; "" for none
 }
 
 func (c *httpCarrier) advertise(ctx context.Context) (io.ReadCloser, error) {
-	c.v2 = false
 	u := c.at(infoRefsPath)
 	u.RawQuery = "service=git-upload-pack"
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
@@ -51,7 +49,7 @@ func (c *httpCarrier) advertise(ctx context.Context) (io.ReadCloser, error) {
 	return res.Body, nil
 }
 
-func (c *httpCarrier) post(ctx context.Context, request []byte, listing bool) (io.ReadCloser, error) {
+func (c *httpCarrier) post(ctx context.Context, request []byte, listing, v2 bool) (io.ReadCloser, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.at(uploadPackPath).String(), bytes.NewReader(request))
 	if err != nil {
 		return nil, err
@@ -61,7 +59,7 @@ func (c *httpCarrier) post(ctx context.Context, request []byte, listing bool) (i
 	// net/http repeats a request on a new connection if the server closed the idle one that it was sent on,
 	// but only one that is idempotent. A header without values says so and is not sent.
 	req.Header["Idempotency-Key"] = []string{}
-	if c.v2 {
+	if v2 {
 		req.Header.Set("Git-Protocol", "version=2")
 	}
 	res, err := c.send(req, listing, refuseRedirect)
@@ -151,15 +149,8 @@ func mayFollow(from, to *url.URL) bool {
 	return egress.SameOrigin(from, to)
 }
 
-func (c *httpCarrier) drain(body io.Reader) {
-	if response, ok := body.(*limitedBody); ok {
-		response.drain()
-	}
-}
-
-func (c *httpCarrier) speak(v2 bool) { c.v2 = v2 }
-func (c *httpCarrier) isReady() bool { return true }
-func (c *httpCarrier) canPost() bool { return !c.redirected }
-func (c *httpCarrier) moved() string { return c.newURL }
-func (c *httpCarrier) abort(bool)    {}
-func (c *httpCarrier) close()        {}
+func (c *httpCarrier) isReady() bool     { return true }
+func (c *httpCarrier) canPost() bool     { return !c.redirected }
+func (c *httpCarrier) moved() string     { return c.newURL }
+func (c *httpCarrier) abort(error, bool) {}
+func (c *httpCarrier) close()            {}

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 
-	"github.com/go-git/go-git/v5/plumbing/transport"
-
 	"lockstep/internal/git"
 	"lockstep/internal/git/object"
 )
@@ -23,7 +21,7 @@ func (r *Session) List(ctx context.Context, prefixes ...string) error {
 
 func (r *Session) list(ctx context.Context, prefixes []string) (*advertisement, error) {
 	if offered := r.net.remotes.recall(r.url); offered != nil && r.carrier.canPost() {
-		r.speak(offered)
+		r.offered = offered
 		refs, err := r.listRefs(ctx, prefixes)
 		if !r.isUnexpected(ctx, err) {
 			return refs, err
@@ -43,7 +41,7 @@ func (r *Session) list(ctx context.Context, prefixes []string) (*advertisement, 
 
 // hello sends the first request. It returns the refs under protocol 0, and nil under protocol 2.
 func (r *Session) hello(ctx context.Context) (*advertisement, error) {
-	r.speak(nil)
+	r.offered = nil
 	body, err := r.carrier.advertise(ctx)
 	if err != nil {
 		return nil, err
@@ -53,24 +51,17 @@ func (r *Session) hello(ctx context.Context) (*advertisement, error) {
 	switch {
 	case err == nil && offered == nil && refs.isEmpty():
 		r.carrier.close()
-		return nil, transport.ErrEmptyRemoteRepository
+		return nil, errEmptyRepository
 	case err != nil:
-		r.carrier.abort(true)
+		r.carrier.abort(err, true)
 		return nil, err
 	}
-	r.carrier.drain(body)
-	if offered != nil {
-		r.speak(offered)
+	drain(body)
+	if r.offered = offered; offered != nil {
 		return nil, nil
 	}
 	r.capabilities = refs.capabilities
 	return refs, nil
-}
-
-// speak sets the protocol: 2 if something is offered, otherwise 0.
-func (r *Session) speak(offered *protocol2) {
-	r.offered = offered
-	r.carrier.speak(offered != nil)
 }
 
 // listRefs lists refs with protocol 2. It lists all if HEAD is missing, as when it names no branch that
@@ -86,23 +77,23 @@ func (r *Session) listRefs(ctx context.Context, prefixes []string) (*advertiseme
 	isCommit := len(prefixes) > 0 && object.IsID(prefixes[0]) // which the server may send although it lists no ref
 	if err == nil && refs.isEmpty() && !isCommit {
 		r.carrier.close()
-		return nil, transport.ErrEmptyRemoteRepository
+		return nil, errEmptyRepository
 	}
 	return refs, err
 }
 
 func (r *Session) sendListRefs(ctx context.Context, prefixes []string) (*advertisement, error) {
-	body, err := r.carrier.post(ctx, r.offered.lsRefs(prefixes), true)
+	body, err := r.carrier.post(ctx, r.offered.lsRefs(prefixes), true, true)
 	if err != nil {
 		return nil, err
 	}
 	defer body.Close()
 	refs, err := r.offered.readRefs(newPktReader(body))
 	if err != nil {
-		r.carrier.abort(true)
+		r.carrier.abort(err, true)
 		return nil, err
 	}
-	r.carrier.drain(body)
+	drain(body)
 	return refs, nil
 }
 
@@ -110,7 +101,7 @@ func (r *Session) sendListRefs(ctx context.Context, prefixes []string) (*adverti
 // err, the result of a request that relied on them. It forgets them if they may be wrong. It is false if the
 // host fails or limits requests.
 func (r *Session) isUnexpected(ctx context.Context, err error) bool {
-	if err == nil || errors.Is(err, transport.ErrEmptyRemoteRepository) || ctx.Err() != nil {
+	if err == nil || errors.Is(err, errEmptyRepository) || ctx.Err() != nil {
 		return false
 	}
 	fault := r.wire.firstError()
@@ -121,7 +112,7 @@ func (r *Session) isUnexpected(ctx context.Context, err error) bool {
 		return false
 	}
 	r.net.remotes.forget(r.url)
-	if refusalOf(r.wire.errLine(), true).class == git.ClassBusy {
+	if line, _ := errors.AsType[errorLine](err); refusalOf(string(line), true).class == git.ClassBusy {
 		return false
 	}
 	return !isStatus || status.code < 500 && !status.limited

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -18,18 +17,16 @@ const (
 	dialTimeout = 10 * time.Second
 	tlsTimeout  = 10 * time.Second
 	maxAdvert   = 64 << 20         // maximum bytes of a list of refs
-	maxPrologue = 8 << 20          // maximum bytes of pkt-lines before the pack
 	gracePeriod = 10 * time.Minute // time before minRate applies to a response body
 	minRate     = 16 << 10         // minimum bytes per second
 )
 
 var (
-	errTooLong      = errors.New("the response is too long")
-	errTooManyRefs  = errors.New("the list of refs is too long")
-	errLongPrologue = errors.New("the response has too many lines before the pack")
-	errWebPage      = errors.New("the response is a web page")
-	errLoginPage    = errors.New("the response is a page to log in")
-	errTooSlow      = fmt.Errorf("less than %d KiB/s for %v", minRate>>10, gracePeriod)
+	errTooLong     = errors.New("the response is too long")
+	errTooManyRefs = errors.New("the list of refs is too long")
+	errWebPage     = errors.New("the response is a web page")
+	errLoginPage   = errors.New("the response is a page to log in")
+	errTooSlow     = fmt.Errorf("less than %d KiB/s for %v", minRate>>10, gracePeriod)
 )
 
 // monitor carries the requests of one operation. It limits the size, idle time and rate of responses and records the
@@ -48,7 +45,7 @@ type monitor struct {
 	bodies    []io.Closer
 }
 
-// maxPrefix is the number of bytes of a response kept to find a Git protocol error.
+// maxPrefix is the number of bytes of a response kept to explain why it is invalid.
 const maxPrefix = 4 << 10
 
 // exchange carries one HTTP request, including its redirects.
@@ -103,8 +100,6 @@ func (w *monitor) limit(
 	b.idle.Stop() // until the first byte
 	if listing {
 		b.left, b.tooLong = maxAdvert, errTooManyRefs
-	} else {
-		b.prologue = &prologue{left: maxPrologue}
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -171,13 +166,6 @@ func (w *monitor) keepPrefix(p []byte) {
 	w.prefix = append(w.prefix, p[:min(len(p), maxPrefix-len(w.prefix))]...)
 }
 
-// errLine returns the Git protocol error at the start of the latest response, or "".
-func (w *monitor) errLine() string {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return errLine(w.prefix)
-}
-
 // start returns the start of the latest response.
 func (w *monitor) start() []byte {
 	w.mu.Lock()
@@ -203,9 +191,7 @@ type limitedBody struct {
 	begun    bool
 	left     int64
 	deadline time.Time // for more data; each byte extends it by 1/minRate
-
 	tooLong  error
-	prologue *prologue // nil for a list of refs
 }
 
 func (b *limitedBody) Read(p []byte) (int, error) {
@@ -233,9 +219,6 @@ func (b *limitedBody) Read(p []byte) (int, error) {
 	if b.left < 0 {
 		return 0, b.wire.record(b.tooLong)
 	}
-	if b.prologue != nil && !b.prologue.accept(p[:n]) {
-		return 0, b.wire.record(errLongPrologue)
-	}
 	if err != nil && !errors.Is(err, io.EOF) {
 		err = b.wire.record(timeoutOr(b.ctx, err))
 	}
@@ -245,9 +228,13 @@ func (b *limitedBody) Read(p []byte) (int, error) {
 // drainTimeout limits the wait for the end of a response whose content is complete.
 const drainTimeout = 100 * time.Millisecond
 
-// drain reads the end of the response, so that its connection can be used again. If the end does not come at
+// drain reads the end of a response over HTTP, so that its connection can be used again. If the end does not come at
 // once, Close closes the connection.
-func (b *limitedBody) drain() {
+func drain(body io.Reader) {
+	b, isHTTP := body.(*limitedBody)
+	if !isHTTP {
+		return
+	}
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
@@ -266,47 +253,4 @@ func (b *limitedBody) Close() error {
 	b.idle.Stop()
 	b.stop()
 	return b.body.Close()
-}
-
-// prologue limits the pkt-lines of a response outside a side-band. They name commits, all of which go-git keeps in
-// memory.
-type prologue struct {
-	left  int    // bytes left for such lines
-	begun []byte // start of the current line: the length and the byte that selects a side-band
-	rest  int    // bytes to the end of the line
-	ended bool   // the rest is not pkt-lines: a pack without a side-band, or invalid
-}
-
-// accept reports whether the lines are within the limit after p.
-func (l *prologue) accept(p []byte) bool {
-	for len(p) > 0 && !l.ended && l.left >= 0 {
-		if skipped := min(l.rest, len(p)); skipped > 0 {
-			l.rest -= skipped
-			p = p[skipped:]
-			continue
-		}
-		l.begun = append(l.begun, p[0])
-		p = p[1:]
-		if len(l.begun) >= 4 {
-			l.startLine()
-		}
-	}
-	return l.left >= 0
-}
-
-// startLine parses the start of a line.
-func (l *prologue) startLine() {
-	length, err := strconv.ParseUint(string(l.begun[:4]), 16, 16)
-	switch {
-	case err != nil:
-		l.ended = true
-	case length <= 4: // a flush, or an empty line
-		l.left -= len(l.begun)
-		l.begun = l.begun[:0]
-	case len(l.begun) == 5:
-		if band := l.begun[4]; band == 0 || band > 3 {
-			l.left -= int(length)
-		}
-		l.rest, l.begun = int(length)-5, l.begun[:0]
-	}
 }

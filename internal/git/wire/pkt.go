@@ -1,80 +1,48 @@
 package wire
 
 import (
-	"bufio"
 	"bytes"
 	"errors"
-	"fmt"
 	"io"
-	"strconv"
+
+	"lockstep/internal/git/pkt"
 )
 
-// maxPkt is the maximum length of a pkt-line, including the four digits of its length.
-const maxPkt = 65520
+var errGarbage = errors.New("the response is invalid")
 
-// pktKind is a line of text, or one of the special lines.
-type pktKind int
+// errorLine is the text of a remote's ERR line, which is not repeated.
+type errorLine string
 
-const (
-	pktText  pktKind = iota
-	pktFlush         // 0000, ends a message
-	pktDelim         // 0001, ends a section
-	pktEnd           // 0002, ends a response over HTTP
-)
+func (e errorLine) Error() string { return "the remote sent an error line" }
 
-var (
-	errGarbage = errors.New("the response is invalid")
-	errRemote  = errors.New("the remote sent an error line") // its text is in monitor.errLine
-)
-
-// pktReader reads pkt-lines. It holds one line at a time.
+// pktReader reads the lines of a response.
 type pktReader struct {
-	*bufio.Reader
-	line []byte
+	*pkt.Reader
+	left    int   // bytes of lines before tooLong
+	tooLong error // nil for no limit
 }
 
-func newPktReader(r io.Reader) *pktReader { return &pktReader{Reader: bufio.NewReader(r)} }
+func newPktReader(r io.Reader) *pktReader { return &pktReader{Reader: pkt.NewReader(r)} }
 
-// next returns the next line without its line feed. The text is valid until the next call. The end of the
-// input is an error, since a message ends with a flush.
-func (p *pktReader) next() (text []byte, kind pktKind, err error) {
-	var head [4]byte
-	if _, err := io.ReadFull(p, head[:]); err != nil {
-		return nil, 0, unexpectedEnd(err)
-	}
-	length, err := strconv.ParseUint(string(head[:]), 16, 16)
+// next returns the next line: see [pkt.Reader.Next]. The end of the input is an error, since a message ends with a
+// flush.
+func (p *pktReader) next() (text []byte, kind pkt.Kind, err error) {
+	text, kind, err = p.Next()
+	p.left -= len(text) + 4
+	why, isError := bytes.CutPrefix(text, []byte("ERR "))
 	switch {
-	case err != nil || length == 3 || length > maxPkt:
-		return nil, 0, errGarbage
-	case length < 3:
-		return nil, pktFlush + pktKind(length), nil
+	case errors.Is(err, io.EOF):
+		err = io.ErrUnexpectedEOF
+	case errors.Is(err, pkt.ErrFormat):
+		err = errGarbage
+	case err != nil:
+	case p.left < 0 && p.tooLong != nil:
+		err = p.tooLong
+	case isError:
+		err = errorLine(why)
 	}
-	if p.line == nil {
-		p.line = make([]byte, maxPkt)
-	}
-	text = p.line[:length-4]
-	if _, err := io.ReadFull(p, text); err != nil {
-		return nil, 0, unexpectedEnd(err)
-	}
-	if bytes.HasPrefix(text, []byte("ERR ")) {
-		return nil, 0, errRemote
-	}
-	return bytes.TrimSuffix(text, []byte("\n")), pktText, nil
-}
-
-func unexpectedEnd(err error) error {
-	if errors.Is(err, io.EOF) {
-		return io.ErrUnexpectedEOF
-	}
-	return err
+	return text, kind, err
 }
 
 // pktWriter builds a request.
-type pktWriter struct{ bytes.Buffer }
-
-func (w *pktWriter) text(format string, args ...any) {
-	line := fmt.Sprintf(format, args...)
-	fmt.Fprintf(&w.Buffer, "%04x%s\n", len(line)+5, line)
-}
-
-func (w *pktWriter) special(kind pktKind) { fmt.Fprintf(&w.Buffer, "%04x", int(kind-pktFlush)) }
+type pktWriter struct{ pkt.Writer }

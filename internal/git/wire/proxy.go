@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"crypto/tls"
+	"encoding/base64"
 	"errors"
 	"net"
 	"net/http"
@@ -92,9 +93,8 @@ func (n *Network) dialCONNECT(ctx context.Context, dialer *net.Dialer, address s
 	req := &http.Request{Method: http.MethodConnect, URL: &url.URL{Opaque: address}, Host: address, Header: http.Header{}}
 	if user := n.proxy.User; user != nil {
 		password, _ := user.Password()
-		basic := &http.Request{Header: http.Header{}}
-		basic.SetBasicAuth(user.Username(), password)
-		req.Header.Set("Proxy-Authorization", basic.Header.Get("Authorization"))
+		login := base64.StdEncoding.EncodeToString([]byte(user.Username() + ":" + password))
+		req.Header.Set("Proxy-Authorization", "Basic "+login)
 	}
 	if err := req.Write(conn); err != nil {
 		return nil, err

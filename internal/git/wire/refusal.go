@@ -3,7 +3,6 @@ package wire
 import (
 	"fmt"
 	"regexp"
-	"strconv"
 	"strings"
 
 	"lockstep/internal/egress"
@@ -83,22 +82,4 @@ func hostname(host string) string {
 		host = host[:i]
 	}
 	return strings.Trim(host, "[]")
-}
-
-// errLine returns the text of the first ERR pkt-line in head, or "".
-func errLine(head []byte) string {
-	for len(head) >= 4 {
-		length, err := strconv.ParseUint(string(head[:4]), 16, 16)
-		switch {
-		case err == nil && length < 4:
-			length = 4 // a flush, or the end of a section
-		case err != nil || length < 4 || int(length) > len(head):
-			return ""
-		}
-		if text, ok := strings.CutPrefix(string(head[4:length]), "ERR "); ok {
-			return text
-		}
-		head = head[length:]
-	}
-	return ""
 }

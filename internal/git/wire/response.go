@@ -2,15 +2,13 @@ package wire
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"regexp"
-	"strconv"
-
-	"github.com/go-git/go-git/v5/plumbing/format/pktline"
-	"github.com/go-git/go-git/v5/plumbing/transport"
 
 	"lockstep/internal/git"
+	"lockstep/internal/git/pkt"
 )
 
 // responseFault is a response that cannot be used. Its text follows the name of the host.
@@ -37,7 +35,14 @@ var (
 	errTruncated    = serverFault("ended its response too early; see the server's log")
 	errSidebandText = serverFault("failed while it prepared or sent the pack; see the server's log")
 	errSideband     = serverFault("sent a pack in an unknown side-band")
-	errFormat       = &responseFault{
+	errLongPrologue = &responseFault{
+		fmt.Sprintf("sent more than %d MiB of shallow commits before the pack; use another depth", maxPrologue>>20),
+		git.Permanent, git.ClassQuota,
+	}
+	errEmptyRepository = &responseFault{
+		"has an empty repository; push a commit to it", git.Permanent, git.ClassNoRef,
+	}
+	errFormat = &responseFault{
 		"has an object format for this repository that is neither SHA-1 nor SHA-256, which is not supported; " +
 			"use a repository with one of them",
 		git.Permanent, git.ClassConfig,
@@ -66,30 +71,16 @@ func faultOf(err error, prefix []byte, listing bool) error {
 		return fault
 	}
 	switch {
-	case errors.Is(err, transport.ErrEmptyRemoteRepository):
-		return nil
 	case len(prefix) == 0:
 		return errEmptyReply
 	case listing && startsLikeDumb.Match(prefix):
 		return errDumb
 	case !startsLikePktLine.Match(prefix[:min(4, len(prefix))]):
 		return errNotGit
-	case errors.Is(err, io.ErrUnexpectedEOF), endsInLength(prefix):
+	case errors.Is(err, io.ErrUnexpectedEOF):
 		return errTruncated
 	}
 	return errNotGit
-}
-
-// endsInLength reports whether a response ends within the length of a pkt-line.
-func endsInLength(response []byte) bool {
-	for len(response) >= 4 {
-		length, err := strconv.ParseUint(string(response[:4]), 16, 16)
-		if err != nil || int(length) > len(response) {
-			return false
-		}
-		response = response[max(length, 4):]
-	}
-	return len(response) > 0 && startsLikePktLine.Match(response)
 }
 
 // maxRedirects is the redirect of a request that is not followed.
@@ -132,26 +123,27 @@ func isRedirect(status int) bool {
 // sidebandReader reads the pack from a response with a side-band. It fails unless the response ends with a
 // flush packet, and if the server reports an error.
 type sidebandReader struct {
-	lines *pktline.Scanner
+	lines *pkt.Reader
 	data  []byte // of the current line, not yet read
 	ended bool
 }
 
 func (r *sidebandReader) Read(p []byte) (int, error) {
 	for len(r.data) == 0 {
-		switch {
-		case r.ended:
+		if r.ended {
 			return 0, io.EOF
-		case !r.lines.Scan():
-			if err := r.lines.Err(); err != nil {
-				return 0, err
-			}
-			return 0, errTruncated
 		}
-		line := r.lines.Bytes()
-		if len(line) == 0 {
+		line, kind, err := r.lines.Line()
+		switch {
+		case errors.Is(err, io.EOF):
+			return 0, errTruncated
+		case err != nil:
+			return 0, err
+		case kind == pkt.Flush:
 			r.ended = true
 			continue
+		case len(line) == 0:
+			return 0, errGarbage
 		}
 		switch line[0] {
 		case 1:

@@ -159,7 +159,6 @@ func (s *Sender) hop(
 	}
 	body := w.limit(ctx, cancel, first, content, false)
 	defer body.Close()
-	body.prologue = nil
 	res.Body = body
 	if err := read(res); err != nil {
 		return nil, &callerError{err}

@@ -40,15 +40,13 @@ type Session struct {
 type carrier interface {
 	// advertise sends the first request, whose response is as for readAdvertisement.
 	advertise(context.Context) (io.ReadCloser, error)
-	// post sends another request. It needs an earlier advertise if isReady is false.
-	post(ctx context.Context, request []byte, listing bool) (io.ReadCloser, error)
+	// post sends another request, of protocol 2 or 0. It needs an earlier advertise if isReady is false.
+	post(ctx context.Context, request []byte, listing, v2 bool) (io.ReadCloser, error)
 	isReady() bool
-	speak(v2 bool) // announces the protocol of the next post
 	canPost() bool // with the same URL, post needs no advertise in any session
 	moved() string // URL that the server permanently redirected advertise to; "" for none
 
-	drain(body io.Reader) // reads the end of a valid response of advertise or post
-	abort(listing bool)   // a response was not valid
+	abort(err error, listing bool) // a response was not valid
 	close()
 }
 
@@ -92,10 +90,12 @@ func (r *Session) fault(ctx, reqCtx context.Context, err error) error {
 				"be that large", r.host, r.limits.Timeout)
 	}
 	fault := r.wire.firstError()
-	if text := r.wire.errLine(); fault == nil && text != "" {
-		fault = refusalOf(text, r.refs == nil)
-	}
-	if fault == nil {
+	line, isLine := errors.AsType[errorLine](err)
+	switch {
+	case fault != nil:
+	case isLine:
+		fault = refusalOf(string(line), r.refs == nil)
+	default:
 		fault = faultOf(err, r.wire.start(), r.refs == nil)
 	}
 	return remoteError(ctx, r.host, r.auth, fault, err)

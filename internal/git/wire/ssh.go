@@ -50,7 +50,7 @@ func (s *sshCarrier) advertise(ctx context.Context) (io.ReadCloser, error) {
 }
 
 // post sends a request. Closing the response closes the connection unless it is a list of refs.
-func (s *sshCarrier) post(ctx context.Context, request []byte, listing bool) (io.ReadCloser, error) {
+func (s *sshCarrier) post(ctx context.Context, request []byte, listing, _ bool) (io.ReadCloser, error) {
 	if !s.isReady() {
 		return nil, errGarbage // impossible: the caller has seen a valid response
 	}
@@ -73,13 +73,8 @@ func (s *sshCarrier) isReady() bool { return s.command != nil && !s.spent }
 func (s *sshCarrier) canPost() bool { return false }
 func (s *sshCarrier) moved() string { return "" }
 
-func (s *sshCarrier) speak(bool) {}
-
-// drain does nothing: the connection stays open for the next request.
-func (s *sshCarrier) drain(io.Reader) {}
-
-func (s *sshCarrier) abort(listing bool) {
-	if s.command != nil {
+func (s *sshCarrier) abort(err error, listing bool) {
+	if _, explained := errors.AsType[errorLine](err); s.command != nil && !explained {
 		s.command.recordExit(s.wire, listing)
 	}
 	s.close()
@@ -250,7 +245,7 @@ func (c *uploadPack) Close() error {
 
 // recordExit records why the output ended early, if it did, from standard error or the exit status.
 func (c *uploadPack) recordExit(w *monitor, listing bool) {
-	if !c.ended || w.firstError() != nil || w.errLine() != "" {
+	if !c.ended || w.firstError() != nil {
 		return
 	}
 	if exit, ok := errors.AsType[*ssh.ExitError](c.exit()); ok {

@@ -11,36 +11,30 @@ import (
 
 	"lockstep/internal/git"
 	"lockstep/internal/git/object"
+	"lockstep/internal/git/pkt"
 )
 
-// readRefs0 reads a list of refs of protocol 0. An empty repository has none.
-func readRefs0(lines *pktReader) (*advertisement, error) {
-	text, kind, err := lines.next()
-	if err == nil && kind == pktText && bytes.HasPrefix(text, []byte("#")) { // the name of the service
-		if text, kind, err = lines.next(); err == nil && kind == pktFlush {
-			text, kind, err = lines.next()
-		}
-	}
-	var refs *advertisement
+// readRefs0 reads a list of refs of protocol 0, whose first line is given. An empty repository has none.
+func readRefs0(lines *pktReader, text []byte, kind pkt.Kind) (refs *advertisement, err error) {
 	for {
 		switch {
-		case err != nil:
-			return nil, err
-		case kind == pktFlush && refs == nil:
+		case kind == pkt.Flush && refs == nil:
 			return newAdvertisement(), nil
-		case kind == pktFlush:
+		case kind == pkt.Flush:
 			return refs, nil
-		case kind != pktText:
+		case kind != pkt.Text:
 			return nil, errGarbage
 		case refs == nil:
 			refs, err = firstRef0(string(text))
 		case !bytes.HasPrefix(text, []byte("shallow ")):
 			err = refs.add0(string(text))
 		}
+		if err == nil {
+			text, kind, err = lines.next()
+		}
 		if err != nil {
 			return nil, err
 		}
-		text, kind, err = lines.next()
 	}
 }
 
@@ -117,28 +111,28 @@ func (r *Session) request(want FetchRequest) request0 {
 	useFirst("no-progress")
 	req.deepens = (want.Depth != git.FullDepth || len(want.Shallow) > 0) && useFirst("shallow")
 	w := &pktWriter{}
-	w.text("%s", strings.TrimRight("want "+want.Tip.String()+" "+strings.Join(options, " "), " "))
+	w.Text("%s", strings.TrimRight("want "+want.Tip.String()+" "+strings.Join(options, " "), " "))
 	if req.deepens {
 		req.shallow = w.shallow(want)
 	}
-	w.special(pktFlush)
+	w.Special(pkt.Flush)
 	w.haves(want)
-	w.text("done")
+	w.Text("done")
 	req.content = w.Bytes()
 	return req
 }
 
 // readPackStart0 reads a response up to the pack.
 func readPackStart0(in *bufio.Reader, deepens bool) (update shallowUpdate, err error) {
-	lines := &pktReader{Reader: in}
+	lines := &pktReader{Reader: &pkt.Reader{Reader: in}, left: maxPrologue, tooLong: errLongPrologue}
 	for deepens {
 		text, kind, err := lines.next()
 		switch {
 		case err != nil:
 			return update, err
-		case kind == pktFlush:
+		case kind == pkt.Flush:
 			deepens = false
-		case kind != pktText:
+		case kind != pkt.Text:
 			return update, errGarbage
 		default:
 			if err := update.add(string(text)); err != nil {
@@ -151,7 +145,7 @@ func readPackStart0(in *bufio.Reader, deepens bool) (update shallowUpdate, err e
 		if err != nil {
 			return update, err
 		}
-		if kind != pktText || !isAcknowledgment(text) {
+		if kind != pkt.Text || !isAcknowledgment(text) {
 			return update, errGarbage
 		}
 		ahead, err := in.Peek(7) // the length and start of a line, or the start of a pack

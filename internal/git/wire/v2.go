@@ -1,17 +1,14 @@
 package wire
 
 import (
-	"bufio"
 	"bytes"
 	"io"
 	"slices"
-	"strconv"
 	"strings"
-
-	"github.com/go-git/go-git/v5/plumbing/format/pktline"
 
 	"lockstep/internal/git"
 	"lockstep/internal/git/object"
+	"lockstep/internal/git/pkt"
 )
 
 // maxCapabilities is the maximum number of bytes of a list of capabilities. Servers send less than 1 kB.
@@ -27,62 +24,36 @@ type protocol2 struct {
 
 // readAdvertisement reads the answer to the first request: refs under protocol 0, capabilities under protocol 2.
 func readAdvertisement(body io.Reader) (*advertisement, *protocol2, error) {
-	r := bufio.NewReader(body)
-	line, end := firstLine(r)
-	if bytes.Equal(bytes.TrimSuffix(line, []byte("\n")), []byte("version 2")) {
-		if _, err := r.Discard(end); err != nil {
-			return nil, nil, err
+	lines := newPktReader(body)
+	text, kind, err := lines.next()
+	if err == nil && bytes.HasPrefix(text, []byte("#")) { // the name of the service
+		if text, kind, err = lines.next(); err == nil && kind == pkt.Flush {
+			text, kind, err = lines.next()
 		}
-		offered, err := readCapabilities(&pktReader{Reader: r})
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	if string(text) == "version 2" {
+		offered, err := readCapabilities(lines)
 		return nil, offered, err
 	}
-	refs, err := readRefs0(&pktReader{Reader: r})
+	refs, err := readRefs0(lines, text, kind)
 	return refs, nil, err
-}
-
-// firstLine returns the first line after the name of the service, without consuming it, and where it ends. It
-// returns nil if there is none, or if it is longer than the buffer.
-func firstLine(r *bufio.Reader) (line []byte, end int) {
-	for range 3 { // the name of the service, a flush, and the line
-		head, err := r.Peek(end + 4)
-		if err != nil {
-			return nil, 0
-		}
-		length, err := strconv.ParseUint(string(head[end:]), 16, 16)
-		if err == nil && length == 0 && end > 0 {
-			end += 4
-			continue
-		}
-		if err != nil || length < 4 { // a flush alone is an empty list, after which a server over SSH waits
-			return nil, 0
-		}
-		all, err := r.Peek(end + int(length))
-		if err != nil {
-			return nil, 0
-		}
-		line = all[end+4:]
-		end += int(length)
-		if !bytes.HasPrefix(line, []byte("# service=")) {
-			return line, end
-		}
-	}
-	return nil, 0
 }
 
 // readCapabilities reads a list of capabilities to its end.
 func readCapabilities(lines *pktReader) (*protocol2, error) {
-	offered, listed, fetched, size := &protocol2{}, false, false, 0
+	offered, listed, fetched := &protocol2{}, false, false
+	lines.left, lines.tooLong = maxCapabilities, errGarbage
 	for {
 		text, kind, err := lines.next()
 		switch {
 		case err != nil:
 			return nil, err
-		case kind == pktFlush && listed && fetched:
+		case kind == pkt.Flush && listed && fetched:
 			return offered, nil
-		case kind != pktText:
-			return nil, errGarbage
-		}
-		if size += len(text) + 4; size > maxCapabilities {
+		case kind != pkt.Text:
 			return nil, errGarbage
 		}
 		name, value, _ := strings.Cut(string(text), "=")
@@ -105,26 +76,26 @@ func readCapabilities(lines *pktReader) (*protocol2, error) {
 // command begins a request.
 func (p *protocol2) command(name string) *pktWriter {
 	w := &pktWriter{}
-	w.text("command=%s", name)
+	w.Text("command=%s", name)
 	if p.named {
-		w.text("object-format=%s", p.format)
+		w.Text("object-format=%s", p.format)
 	}
-	w.special(pktDelim)
+	w.Special(pkt.Delim)
 	return w
 }
 
 // lsRefs returns a request for the refs that begin with one of the prefixes, or for all refs.
 func (p *protocol2) lsRefs(prefixes []string) []byte {
 	w := p.command("ls-refs")
-	w.text("peel")
-	w.text("symrefs")
+	w.Text("peel")
+	w.Text("symrefs")
 	if p.unborn {
-		w.text("unborn")
+		w.Text("unborn")
 	}
 	for _, prefix := range prefixes {
-		w.text("ref-prefix %s", prefix)
+		w.Text("ref-prefix %s", prefix)
 	}
-	w.special(pktFlush)
+	w.Special(pkt.Flush)
 	return w.Bytes()
 }
 
@@ -138,9 +109,9 @@ func (p *protocol2) readRefs(lines *pktReader) (*advertisement, error) {
 		switch {
 		case err != nil:
 			return nil, err
-		case kind == pktFlush:
+		case kind == pkt.Flush:
 			return refs, nil
-		case kind != pktText:
+		case kind != pkt.Text:
 			return nil, errGarbage
 		}
 		if err := refs.add(strings.Split(string(text), " ")); err != nil {
@@ -186,30 +157,31 @@ func (a *advertisement) add(fields []string) error {
 func (p *protocol2) fetch(want FetchRequest) (request []byte, shallow []object.ID) {
 	w := p.command("fetch")
 	for _, option := range []string{"thin-pack", "no-progress", "ofs-delta"} {
-		w.text("%s", option)
+		w.Text("%s", option)
 	}
 	if p.shallow && (want.Depth != git.FullDepth || len(want.Shallow) > 0) {
 		shallow = w.shallow(want)
 	}
-	w.text("want %s", want.Tip)
+	w.Text("want %s", want.Tip)
 	w.haves(want)
-	w.text("done")
-	w.special(pktFlush)
+	w.Text("done")
+	w.Special(pkt.Flush)
 	return w.Bytes(), shallow
 }
 
 // readPackStart reads a response to fetch up to the pack.
 func readPackStart(lines *pktReader) (update shallowUpdate, err error) {
+	lines.left, lines.tooLong = maxPrologue, errLongPrologue
 	section := ""
 	for {
 		text, kind, err := lines.next()
 		switch {
 		case err != nil:
 			return update, err
-		case kind == pktDelim:
+		case kind == pkt.Delim:
 			section = ""
 			continue
-		case kind != pktText:
+		case kind != pkt.Text:
 			return update, errGarbage
 		case section == "":
 			if section = string(text); section == "packfile" {
@@ -223,9 +195,4 @@ func readPackStart(lines *pktReader) (update shallowUpdate, err error) {
 			return update, err
 		}
 	}
-}
-
-// pack returns the pack that follows readPackStart.
-func pack(lines *pktReader) io.Reader {
-	return &sidebandReader{lines: pktline.NewScanner(lines.Reader)}
 }

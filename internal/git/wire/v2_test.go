@@ -252,7 +252,7 @@ func TestRemotesAreBounded(t *testing.T) {
 // TestHostileProtocol2 answers with invalid messages.
 func TestHostileProtocol2(t *testing.T) {
 	const id = "1111111111111111111111111111111111111111"
-	line := func(s string) string { w := &pktWriter{}; w.text("%s", s); return w.String() }
+	line := func(s string) string { w := &pktWriter{}; w.Text("%s", s); return w.String() }
 	hello := func(lines ...string) string {
 		text := line("# service=git-upload-pack") + "0000" + line("version 2")
 		for _, l := range lines {
