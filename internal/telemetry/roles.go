@@ -28,10 +28,9 @@ func (m *Metrics) Hooks(spooled func() (bytes int64)) *Hooks {
 			"outcome"),
 	}
 	if spooled != nil {
-		m.registry.MustRegister(prometheus.NewGaugeFunc(
-			prometheus.GaugeOpts{Name: "lockstep_webhook_spool_bytes",
-				Help: "Bytes of webhooks in the spool that wait for Redis."},
-			func() float64 { return float64(spooled()) }))
+		r.gauges(func(gauge gauge) {
+			gauge("lockstep_webhook_spool_bytes", "Bytes of webhooks in the spool that wait for Redis.", float64(spooled()))
+		})
 	}
 	return h
 }
@@ -64,18 +63,15 @@ func (m *Metrics) Notification(result string, took time.Duration) {
 	m.notify.duration.Observe(took.Seconds())
 }
 
-var outboxItems = prometheus.NewDesc("lockstep_notify_outbox_items",
-	"Notifications waiting to be sent in the whole deployment. Every notifier exports the same value; "+
-		"absent if Redis does not answer.", nil, nil)
-
 // Outbox exports the number of waiting notifications, read on each scrape, until stop is called. Only one may be
 // registered at a time.
 func (m *Metrics) Outbox(read func() (int64, error)) (stop func()) {
 	return m.registry.gauges(func(gauge gauge) {
 		if n, err := read(); err == nil {
-			gauge(outboxItems, float64(n))
+			gauge("lockstep_notify_outbox_items", "Notifications waiting to be sent in the whole deployment. "+
+				"Every notifier exports the same value; absent if Redis does not answer.", float64(n))
 		}
-	}, outboxItems)
+	})
 }
 
 type schedules struct {
@@ -113,29 +109,18 @@ type FollowerFigures struct {
 	Lag       time.Duration // time since everything that the reader has was published here; 0 if it still is
 }
 
-var (
-	followerConnected = prometheus.NewDesc("lockstep_follower_connected",
-		"Whether this follower is connected to its reader.", nil, nil)
-	followerRepos = prometheus.NewDesc("lockstep_follower_repositories",
-		"Repositories that this follower keeps, as of its last list.", nil, nil)
-	followerBehind = prometheus.NewDesc("lockstep_follower_behind",
-		"Refs that the reader has and this follower has not published yet, or whose command has not succeeded.", nil, nil)
-	followerLag = prometheus.NewDesc("lockstep_follower_lag_seconds",
-		"Time since this follower last had everything that its reader has; 0 if it has it now.", nil, nil)
-)
-
 // Follower exports the figures of a follower until stop is called.
 func (m *Metrics) Follower(read func() FollowerFigures) (stop func()) {
 	return m.registry.gauges(func(gauge gauge) {
-		f, connected := read(), 0.0
-		if f.Connected {
-			connected = 1
-		}
-		gauge(followerConnected, connected)
-		gauge(followerRepos, float64(f.Repos))
-		gauge(followerBehind, float64(f.Behind))
-		gauge(followerLag, f.Lag.Seconds())
-	}, followerConnected, followerRepos, followerBehind, followerLag)
+		f := read()
+		gauge("lockstep_follower_connected", "Whether this follower is connected to its reader.", flag(f.Connected))
+		gauge("lockstep_follower_repositories", "Repositories that this follower keeps, as of its last list.",
+			float64(f.Repos))
+		gauge("lockstep_follower_behind", "Refs that the reader has and this follower has not published yet, "+
+			"or whose command has not succeeded.", float64(f.Behind))
+		gauge("lockstep_follower_lag_seconds",
+			"Time since this follower last had everything that its reader has; 0 if it has it now.", f.Lag.Seconds())
+	})
 }
 
 // Reading are the metrics of a reader.
@@ -149,8 +134,7 @@ type Reading struct {
 // open streams of results.
 func (m *Metrics) Reading(streams func() int) *Reading {
 	r := m.registry
-	m.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "lockstep_reader_streams", Help: "Open streams of results."}, func() float64 { return float64(streams()) }))
+	r.gauges(func(gauge gauge) { gauge("lockstep_reader_streams", "Open streams of results.", float64(streams())) })
 	return &Reading{
 		requests: r.counters("lockstep_reader_requests_total",
 			"Requests of readers, by what they asked for and the class of the status.", "kind", "status"),

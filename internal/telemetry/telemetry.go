@@ -4,11 +4,13 @@ package telemetry
 
 import (
 	"net/http"
+	"runtime"
 	"strconv"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"lockstep/events"
@@ -45,7 +47,7 @@ type Metrics struct {
 // New returns metrics with a new registry.
 func New() *Metrics {
 	seconds := prometheus.ExponentialBuckets(0.001, 2.5, 14) // 1 ms to 2.5 min
-	r := registrar{prometheus.NewRegistry()}
+	r := newRegistrar()
 	r.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 		collectors.NewBuildInfoCollector())
 	return &Metrics{
@@ -54,15 +56,15 @@ func New() *Metrics {
 			"Messages delivered to a handler, by whether they were redelivered.", "stream", "again"),
 		attempts: r.histograms("lockstep_message_attempts", "Attempt number of delivered messages.",
 			[]float64{1, 2, 3, 4, 6, 8, 12, 16}, "stream"),
-		inFlight: registered(r, prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "lockstep_messages_in_flight", Help: "Messages read but not finished."}, []string{"stream"})),
+		inFlight: promauto.With(r).NewGaugeVec(prometheus.GaugeOpts{
+			Name: "lockstep_messages_in_flight", Help: "Messages read but not finished."}, []string{"stream"}),
 		finished: r.histograms("lockstep_message_seconds",
 			"Time from the delivery of a message to its end, by outcome.", seconds, "stream", "outcome"),
 		lapsed: r.counters("lockstep_claims_total", "Messages claimed from consumers that crashed or hung.", "stream"),
 		vanished: r.counter("lockstep_changes_vanished_total",
 			"Changes that were trimmed or deleted before they were settled."),
-		lockWaiters: registered(r, prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "lockstep_lock_waiters", Help: "Requests waiting for a lease."})),
+		lockWaiters: promauto.With(r).NewGauge(prometheus.GaugeOpts{
+			Name: "lockstep_lock_waiters", Help: "Requests waiting for a lease."}),
 		lockWait: r.histograms("lockstep_lock_wait_seconds", "Time spent waiting for a lease, by result.", seconds,
 			"result"),
 		lockHeld:     r.histogram("lockstep_lock_held_seconds", "Time that leases were held.", seconds),
@@ -79,6 +81,24 @@ func New() *Metrics {
 // Handler serves the metrics.
 func (m *Metrics) Handler() http.Handler {
 	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{})
+}
+
+// Handlers exports whether each handler of this process is running. It must be called at most once.
+func (m *Metrics) Handlers(read func() map[string]bool) {
+	m.registry.gauges(func(gauge gauge) {
+		for name, up := range read() {
+			gauge("lockstep_handler_up", "Whether each handler of this process's roles is running (1) or not (0).", flag(up),
+				"handler", name)
+		}
+	})
+}
+
+// Build exports the program's version and revision. It must be called at most once.
+func (m *Metrics) Build(version, revision string) {
+	m.registry.gauges(func(gauge gauge) {
+		gauge("lockstep_build_info", "Always 1; the labels identify the build.", 1,
+			"version", version, "revision", revision, "go", runtime.Version())
+	})
 }
 
 // Change counts the outcome of a change. class is the class of its error, or "".
