@@ -10,6 +10,7 @@ import (
 
 	"lockstep/events"
 	"lockstep/internal/cache"
+	"lockstep/internal/changes"
 	"lockstep/internal/config"
 	"lockstep/internal/dashboard"
 	"lockstep/internal/feed"
@@ -44,7 +45,7 @@ func openDashboard(
 			if err != nil {
 				return "", err
 			}
-			return Enqueue(ctx, client, cell.Namespace, change)
+			return changes.Publish(ctx, client, cell.Namespace, change)
 		}
 	}
 	if cfg.cells != nil {
