@@ -177,7 +177,7 @@ func settleFollowed(ctx context.Context, cfg Config, f *follow.Follower, runs *f
 		case !redisx.Unavailable(err):
 			return err
 		}
-		Sleep(ctx, time.Second)
+		redisx.Pause(ctx, time.Second)
 	}
 }
 

@@ -127,7 +127,7 @@ func restartWorker(ctx context.Context, process Config) error {
 			return err
 		}
 		process.Log.WarnContext(ctx, "redis became unavailable while the worker started, restarting it", "error", err)
-		Sleep(ctx, redisRetryDelay)
+		redisx.Pause(ctx, redisRetryDelay)
 	}
 }
 

@@ -354,7 +354,7 @@ func awaitRedis(ctx context.Context, server redisx.Server, log *slog.Logger, try
 			waiting = true
 			log.ErrorContext(ctx, "waiting for redis", "error", redisx.Explain(server, err))
 		}
-		if !Sleep(ctx, redisRetryDelay) {
+		if !redisx.Pause(ctx, redisRetryDelay) {
 			return context.Cause(ctx)
 		}
 	}

@@ -12,7 +12,6 @@ import (
 	"net"
 	"net/netip"
 	"net/url"
-	"os"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -27,6 +26,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"lockstep/events"
+	"lockstep/internal/disk"
 	"lockstep/internal/egress"
 	"lockstep/internal/git/wire"
 	"lockstep/internal/redisx"
@@ -189,13 +189,15 @@ func (c *Config) check(environ []string) error {
 		return Named(err)
 	}
 	var err error
-	if _, err := c.redisPassword(); err != nil {
-		return Named(err)
+	if c.RedisPasswordFile != "" {
+		if _, err := c.redisPassword(); err != nil {
+			return Named(err)
+		}
 	}
 	token, origin := Variable(environ, EnvPrefix+"API_TOKEN"), EnvPrefix+"API_TOKEN"
 	if c.APITokenFile != "" {
 		origin = "api-token-file"
-		if token, err = readSecret(c.APITokenFile); err != nil {
+		if token, err = disk.ReadSecret(c.APITokenFile); err != nil {
 			return Named(fmt.Errorf("api-token-file: %w", err))
 		}
 	}
@@ -324,7 +326,7 @@ func (c *Config) RedisServer() (redisx.Server, error) {
 }
 
 func (c *Config) redisPassword() (string, error) {
-	password, err := readSecret(c.RedisPasswordFile)
+	password, err := disk.ReadSecret(c.RedisPasswordFile)
 	if err != nil {
 		return "", fmt.Errorf("redis-password-file: %w", err)
 	}
@@ -337,7 +339,7 @@ func (c *Config) APIToken() string {
 	if c.apiToken == nil {
 		return ""
 	}
-	if token, err := readSecret(c.APITokenFile); err == nil && len(token) >= minToken {
+	if token, err := disk.ReadSecret(c.APITokenFile); err == nil && len(token) >= minToken {
 		c.apiToken.Store(&token)
 	}
 	return *c.apiToken.Load()
@@ -386,21 +388,6 @@ func loopback(listen string) bool {
 	}
 	ip := net.ParseIP(host)
 	return host == "localhost" || ip != nil && ip.IsLoopback()
-}
-
-func readSecret(path string) (string, error) {
-	if path == "" {
-		return "", nil
-	}
-	text, err := os.ReadFile(path)
-	if err != nil {
-		return "", err
-	}
-	secret := strings.TrimSpace(string(text))
-	if secret == "" {
-		return "", fmt.Errorf("%s is empty", path)
-	}
-	return secret, nil
 }
 
 // Variable returns the value of an environment variable, or "" if it is not set. environ has the form of [os.Environ].
