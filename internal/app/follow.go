@@ -87,10 +87,8 @@ func runFollower(ctx context.Context, cfg Config) error {
 	defer client.Close()
 	pubsub := cfg.Redis.Open()
 	defer pubsub.Close()
-	locker, err := locking.New(locking.Config{
-		Redis: client, PubSub: pubsub, Prefix: cfg.Namespace().Locks(), Lease: cfg.Lease, Wait: cfg.LockWait,
-		Worker: stream.UniqueConsumer(), Log: cfg.Log, KeyName: "repo",
-	})
+	cfg.Worker = stream.UniqueConsumer() // not that of the worker
+	locker, err := newLocker(cfg, client, pubsub, nil)
 	if err != nil {
 		return invalid(err)
 	}

@@ -32,16 +32,11 @@ type health struct {
 
 func newHealth(cfg Config) *health {
 	h := &health{heartbeats: map[string]*heartbeat{}}
-	for handler, enabled := range map[string]bool{
-		changesHandler:   cfg.Has(config.RoleWorker),
-		schedulerHandler: cfg.Has(config.RoleScheduler),
-		notifierHandler:  cfg.Has(config.RoleNotifier),
-		hooksHandler:     cfg.hooks.spools(),
-		followerHandler:  cfg.follow != nil,
-	} {
-		if enabled {
-			h.heartbeats[handler] = newHeartbeat()
-		}
+	for _, role := range rolesOf(cfg) {
+		h.heartbeats[role.name] = newHeartbeat()
+	}
+	if cfg.hooks.spools() {
+		h.heartbeats[hooksHandler] = newHeartbeat()
 	}
 	for _, handler := range []string{hooksHandler, followerHandler} {
 		if hb := h.heartbeats[handler]; hb != nil {
