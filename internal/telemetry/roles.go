@@ -44,23 +44,10 @@ func (h *Hooks) Request(forge, outcome string, took time.Duration) {
 // Drained counts a delivery removed from the spool.
 func (h *Hooks) Drained(outcome string) { h.drained.WithLabelValues(outcome).Inc() }
 
-type notify struct {
-	total    *prometheus.CounterVec
-	duration prometheus.Histogram
-}
-
-func newNotify(r registrar) notify {
-	return notify{
-		total: r.counters("lockstep_notify_total", "Attempts to notify apps and dropped notifications, by result.", "result"),
-		duration: r.histogram("lockstep_notify_duration_seconds", "Duration of attempts to notify apps.",
-			prometheus.ExponentialBuckets(0.005, 2.5, 10)), // 5 ms to 19 s
-	}
-}
-
 // Notification counts an attempt to notify an app, or a dropped notification.
 func (m *Metrics) Notification(result string, took time.Duration) {
-	m.notify.total.WithLabelValues(result).Inc()
-	m.notify.duration.Observe(took.Seconds())
+	m.notified.WithLabelValues(result).Inc()
+	m.notifying.Observe(took.Seconds())
 }
 
 // Outbox exports the number of waiting notifications, read on each scrape, until stop is called. Only one may be
@@ -74,30 +61,13 @@ func (m *Metrics) Outbox(read func() (int64, error)) (stop func()) {
 	})
 }
 
-type schedules struct {
-	polls prometheus.Counter
-	drift *prometheus.CounterVec
-}
-
-func newSchedules(r registrar) schedules {
-	s := schedules{
-		polls: r.counter("lockstep_polls_total", "Polls of repositories scheduled by this process."),
-		drift: r.counters("lockstep_reconcile_drift_total",
-			"Deviations found by this process's reconciliations, by kind.", "kind"),
-	}
-	for _, kind := range schedule.Kinds {
-		s.drift.WithLabelValues(string(kind)) // export 0 from the start
-	}
-	return s
-}
-
 // Polls counts n scheduled polls.
-func (m *Metrics) Polls(n int) { m.schedules.polls.Add(float64(n)) }
+func (m *Metrics) Polls(n int) { m.polls.Add(float64(n)) }
 
 // Reconciled counts the findings of a reconciliation.
 func (m *Metrics) Reconciled(report schedule.Report) {
 	for _, finding := range report.Findings {
-		m.schedules.drift.WithLabelValues(string(finding.Kind)).Inc()
+		m.drift.WithLabelValues(string(finding.Kind)).Inc()
 	}
 }
 

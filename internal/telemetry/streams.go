@@ -4,7 +4,6 @@ import (
 	"context"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/redis/go-redis/v9"
 
 	"lockstep/events"
@@ -94,34 +93,17 @@ func collectGroup(g stream.GroupStatistics, gauge gauge) {
 // Export adds the stream statistics to the metrics. It must be called at most once.
 func (m *Metrics) Export(s *Streams) { m.registry.gauges(s.collect) }
 
-type trims struct {
-	trimmed *prometheus.CounterVec
-	dropped *prometheus.CounterVec
-	letters *prometheus.CounterVec
-}
-
-func newTrims(r registrar) trims {
-	return trims{
-		trimmed: r.counters("lockstep_stream_trimmed_total", "Entries trimmed from a stream by this process, by cause.",
-			"stream", "cause"),
-		dropped: r.counters("lockstep_stream_dropped_total",
-			"Unsettled entries trimmed from a full stream by this process, by group.", "stream", "group"),
-		letters: r.counters("lockstep_dead_letters_dropped_total", "Dead letters trimmed by this process, by cause.",
-			"cause"),
-	}
-}
-
 // Trim counts the entries removed by a [stream.Trimmer].
 func (m *Metrics) Trim(done stream.Trim) {
 	if done.Dead {
-		m.trims.letters.WithLabelValues("age").Add(float64(done.Aged))
-		m.trims.letters.WithLabelValues("length").Add(float64(done.Capped))
+		m.letters.WithLabelValues("age").Add(float64(done.Aged))
+		m.letters.WithLabelValues("length").Add(float64(done.Capped))
 		return
 	}
-	m.trims.trimmed.WithLabelValues(done.Stream, "settled").Add(float64(done.Settled))
-	m.trims.trimmed.WithLabelValues(done.Stream, "age").Add(float64(done.Aged))
-	m.trims.trimmed.WithLabelValues(done.Stream, "length").Add(float64(done.Capped))
+	m.trimmed.WithLabelValues(done.Stream, "settled").Add(float64(done.Settled))
+	m.trimmed.WithLabelValues(done.Stream, "age").Add(float64(done.Aged))
+	m.trimmed.WithLabelValues(done.Stream, "length").Add(float64(done.Capped))
 	for group, n := range done.Lost {
-		m.trims.dropped.WithLabelValues(done.Stream, group).Add(float64(n))
+		m.dropped.WithLabelValues(done.Stream, group).Add(float64(n))
 	}
 }

@@ -15,6 +15,7 @@ import (
 
 	"lockstep/events"
 	"lockstep/events/stream"
+	"lockstep/internal/schedule"
 	"lockstep/internal/state"
 	"lockstep/locking"
 )
@@ -37,9 +38,13 @@ type Metrics struct {
 	changes      *prometheus.CounterVec
 	circuits     *prometheus.CounterVec
 	freed        prometheus.Counter
-	trims        trims
-	notify       notify
-	schedules    schedules
+	trimmed      *prometheus.CounterVec
+	dropped      *prometheus.CounterVec
+	letters      *prometheus.CounterVec
+	notified     *prometheus.CounterVec
+	notifying    prometheus.Histogram
+	polls        prometheus.Counter
+	drift        *prometheus.CounterVec
 	work         work
 	hosts        *hostObserver
 }
@@ -50,7 +55,7 @@ func New() *Metrics {
 	r := newRegistrar()
 	r.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 		collectors.NewBuildInfoCollector())
-	return &Metrics{
+	m := &Metrics{
 		registry: r,
 		deliveries: r.counters("lockstep_messages_delivered_total",
 			"Messages delivered to a handler, by whether they were redelivered.", "stream", "again"),
@@ -74,8 +79,25 @@ func New() *Metrics {
 			"class"),
 		circuits: r.counters("lockstep_circuit_transitions_total", "Transitions of circuit breakers, by new phase.", "to"),
 		freed:    r.counter("lockstep_gc_freed_bytes_total", "Bytes on disk freed by this process's garbage collections."),
-		trims:    newTrims(r), notify: newNotify(r), schedules: newSchedules(r), work: newWork(r), hosts: newHostObserver(r),
+		trimmed: r.counters("lockstep_stream_trimmed_total", "Entries trimmed from a stream by this process, by cause.",
+			"stream", "cause"),
+		dropped: r.counters("lockstep_stream_dropped_total",
+			"Unsettled entries trimmed from a full stream by this process, by group.", "stream", "group"),
+		letters: r.counters("lockstep_dead_letters_dropped_total", "Dead letters trimmed by this process, by cause.",
+			"cause"),
+		notified: r.counters("lockstep_notify_total", "Attempts to notify apps and dropped notifications, by result.",
+			"result"),
+		notifying: r.histogram("lockstep_notify_duration_seconds", "Duration of attempts to notify apps.",
+			prometheus.ExponentialBuckets(0.005, 2.5, 10)), // 5 ms to 19 s
+		polls: r.counter("lockstep_polls_total", "Polls of repositories scheduled by this process."),
+		drift: r.counters("lockstep_reconcile_drift_total",
+			"Deviations found by this process's reconciliations, by kind.", "kind"),
+		work: newWork(r), hosts: newHostObserver(r),
 	}
+	for _, kind := range schedule.Kinds {
+		m.drift.WithLabelValues(string(kind)) // export 0 from the start
+	}
+	return m
 }
 
 // Handler serves the metrics.
