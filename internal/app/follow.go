@@ -24,16 +24,10 @@ import (
 
 // FollowConfig says which reader [Follow] follows, and how.
 type FollowConfig struct {
-	Reader *follow.Reader
-	Repos  []string     // globs; none selects all that the token reads
-	Depth  events.Depth // history to keep
-	Name   string       // in reports to the reader
-
-	TokenWait    time.Duration // how long a refused token may be replaced
-	WipeOnRevoke bool          // then delete the copies
+	follow.Config      // Reader, Select, Depth, Name and TokenWait; Follow sets the others
+	WipeOnRevoke  bool // delete the copies once the token counts as removed
 
 	volume *volume.Volume
-	record *follow.Record
 }
 
 // credentialReader is the name of the credential with the token.
@@ -73,7 +67,7 @@ func Follow(ctx context.Context, cfg config.Config, f FollowConfig, log *slog.Lo
 		return invalid(err)
 	}
 	defer record.Close()
-	f.volume, f.record = vol, record
+	f.volume, f.Record = vol, record
 	return Serve(ctx, Config{Config: cfg, Log: log, Getenv: f.variables(os.Getenv), follow: &f})
 }
 
@@ -97,20 +91,19 @@ func runFollower(ctx context.Context, cfg Config) error {
 	if err != nil {
 		return err
 	}
-	f, err := follow.New(follow.Config{
-		Reader: reader, Volume: vol, Record: cfg.follow.record,
-		Publish: func(ctx context.Context, change events.Change) error {
-			return PublishChange(ctx, client, cfg.Namespace(), change)
-		},
-		Purge: func(ctx context.Context, repo events.RepoPath) error {
-			return WithLease(ctx, vol, locker, repo, "purge", locking.WaitInLine, func(ctx context.Context, fence uint64) error {
-				return vol.Purge(ctx, repo, fence, "")
-			})
-		},
-		Select: cfg.follow.Repos, Depth: cfg.follow.Depth, Credential: credentialReader, SyncAll: cfg.Has(config.RoleReader),
-		CompareEvery: cfg.PollEvery, TokenWait: cfg.follow.TokenWait, Name: cfg.follow.Name, Version: ReadBuild().Version,
-		Pending: runs.pending, State: hb.notReady, Log: cfg.Log,
-	})
+	follows := cfg.follow.Config
+	follows.Volume, follows.Credential, follows.SyncAll = vol, credentialReader, cfg.Has(config.RoleReader)
+	follows.CompareEvery, follows.Version, follows.Log = cfg.PollEvery, ReadBuild().Version, cfg.Log
+	follows.Pending, follows.State = runs.pending, hb.notReady
+	follows.Publish = func(ctx context.Context, change events.Change) error {
+		return PublishChange(ctx, client, cfg.Namespace(), change)
+	}
+	follows.Purge = func(ctx context.Context, repo events.RepoPath) error {
+		return WithLease(ctx, vol, locker, repo, "purge", locking.WaitInLine, func(ctx context.Context, fence uint64) error {
+			return vol.Purge(ctx, repo, fence, "")
+		})
+	}
+	f, err := follow.New(follows)
 	if err != nil {
 		return invalid(err)
 	}

@@ -295,11 +295,7 @@ func CheckAddress(name, address string) error {
 
 func loopback(listen string) bool {
 	host, _, err := net.SplitHostPort(listen)
-	if err != nil {
-		return false
-	}
-	ip := net.ParseIP(host)
-	return host == "localhost" || ip != nil && ip.IsLoopback()
+	return err == nil && egress.IsLocal(host)
 }
 
 // Variable returns the value of an environment variable, or "" if it is not set. environ has the form of [os.Environ].
