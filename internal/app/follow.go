@@ -17,7 +17,6 @@ import (
 	"lockstep/internal/config"
 	"lockstep/internal/follow"
 	"lockstep/internal/redisx"
-	"lockstep/internal/telemetry"
 	"lockstep/internal/volume"
 	"lockstep/locking"
 )
@@ -107,10 +106,7 @@ func runFollower(ctx context.Context, cfg Config) error {
 	if err != nil {
 		return invalid(err)
 	}
-	defer cfg.Metrics.Follower(func() telemetry.FollowerFigures {
-		s := f.Status()
-		return telemetry.FollowerFigures{Connected: s.Connected, Repos: s.Repos, Behind: s.Behind, Lag: s.Lag()}
-	})()
+	defer cfg.Metrics.Follower(f.Status)()
 	ctx, stopRuns := context.WithCancel(ctx)
 	if runs != nil {
 		defer runs.Wait()

@@ -138,7 +138,10 @@ func (w *worker) run(ctx context.Context) error {
 	reporting, stopReporting := context.WithCancel(context.WithoutCancel(ctx)) // ends after the drain
 	defer stopReporting()
 	running.Go(func() { w.reporter.Run(reporting) })
-	defer w.Metrics.Volume(volumeFigures(w.volume))()
+	defer w.Metrics.Volume(func() (telemetry.VolumeFigures, error) {
+		space, err := w.volume.Space()
+		return telemetry.VolumeFigures{Space: space, Total: w.volume.Total()}, err
+	})()
 	defer w.Metrics.Limiter(w.limiter.Load)()
 	return w.handle(ctx, route)
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"lockstep/internal/follow"
 	"lockstep/internal/schedule"
 )
 
@@ -71,16 +72,8 @@ func (m *Metrics) Reconciled(report schedule.Report) {
 	}
 }
 
-// FollowerFigures has the progress of a follower of a reader.
-type FollowerFigures struct {
-	Connected bool
-	Repos     int           // that the token reads
-	Behind    int           // refs that are not published yet, or whose command has not succeeded
-	Lag       time.Duration // time since everything that the reader has was published here; 0 if it still is
-}
-
-// Follower exports the figures of a follower until stop is called.
-func (m *Metrics) Follower(read func() FollowerFigures) (stop func()) {
+// Follower exports the status of a follower until stop is called.
+func (m *Metrics) Follower(read func() follow.Status) (stop func()) {
 	return m.registry.gauges(func(gauge gauge) {
 		f := read()
 		gauge("lockstep_follower_connected", "Whether this follower is connected to its reader.", flag(f.Connected))
@@ -89,7 +82,7 @@ func (m *Metrics) Follower(read func() FollowerFigures) (stop func()) {
 		gauge("lockstep_follower_behind", "Refs that the reader has and this follower has not published yet, "+
 			"or whose command has not succeeded.", float64(f.Behind))
 		gauge("lockstep_follower_lag_seconds",
-			"Time since this follower last had everything that its reader has; 0 if it has it now.", f.Lag.Seconds())
+			"Time since this follower last had everything that its reader has; 0 if it has it now.", f.Lag().Seconds())
 	})
 }
 

@@ -5,19 +5,15 @@ import (
 	"time"
 
 	"lockstep/internal/cache"
+	"lockstep/internal/volume"
 )
 
 const volumeTTL = 15 * time.Second // of a volume's figures: scrapes must not load a network file system
 
 // VolumeFigures are the size and usage of a volume.
 type VolumeFigures struct {
-	Size, Free, FreeInodes int64 // of the file system
-
-	// Measured by the last garbage collection.
-	Repos, Trees int
-	Bytes        int64     // used by repositories, without adopted clones
-	Adopted      int64     // bytes used by adopted clones
-	Collected    time.Time // its end; zero if there was none
+	volume.Space // of the file system
+	volume.Total // as of the last garbage collection
 }
 
 func (f VolumeFigures) collect(gauge gauge) {
