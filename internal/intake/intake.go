@@ -214,7 +214,7 @@ func (in *Intake) deliver(
 func (in *Intake) watches(
 	ctx context.Context, d forge.Delivery, fresh bool,
 ) (watches map[string]watch.RemoteWatches, cached bool, err error) {
-	urls := Concerned(d)
+	urls := concerned(d)
 	watches = make(map[string]watch.RemoteWatches, len(urls))
 	for _, url := range urls {
 		remote := watch.RemoteKey(url)

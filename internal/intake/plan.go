@@ -25,8 +25,8 @@ type Plan struct {
 	Unwatched bool // it has none as nobody watches its repositories, whatever the ref
 }
 
-// Concerned returns the URLs of the remotes whose watches determine the plan of a delivery.
-func Concerned(d forge.Delivery) []string {
+// concerned returns the URLs of the remotes whose watches determine the plan of a delivery.
+func concerned(d forge.Delivery) []string {
 	var urls []string
 	for _, e := range d.Events {
 		for _, url := range slices.Concat(e.URLs, e.FromURLs) {
@@ -38,7 +38,7 @@ func Concerned(d forge.Delivery) []string {
 	return urls
 }
 
-// NewPlan returns the plan of a delivery from src. remotes contains the watches of all [Concerned] URLs by
+// NewPlan returns the plan of a delivery from src. remotes contains the watches of all [concerned] URLs by
 // [watch.RemoteKey]. The plan is deterministic. Its changes have the paths of the watches, not the forge's.
 func NewPlan(src forge.Source, d forge.Delivery, remotes map[string]watch.RemoteWatches) Plan {
 	p := planner{src: src, delivery: d, remotes: remotes, index: map[target]int{}}
@@ -55,7 +55,7 @@ func NewPlan(src forge.Source, d forge.Delivery, remotes map[string]watch.Remote
 	case len(p.plan.Changes) > 0:
 		p.plan.Ignored = ""
 	default:
-		p.plan.Unwatched = len(d.Events) > 0 && len(p.watches(Concerned(d))) == 0
+		p.plan.Unwatched = len(d.Events) > 0 && len(p.watches(concerned(d))) == 0
 	}
 	return p.plan
 }
@@ -239,7 +239,7 @@ func (p *planner) set(t target, replaces bool, change func(id string) (events.Ch
 func (p *planner) pollAll() {
 	p.plan.Changes, p.overflow = nil, false
 	clear(p.index)
-	p.poll(p.watches(Concerned(p.delivery)))
+	p.poll(p.watches(concerned(p.delivery)))
 }
 
 // ignore records why an event causes no change. It keeps the first reason.
