@@ -160,9 +160,9 @@ func (w *worker) openVolume() (err error) {
 	return nil
 }
 
-// claimVolume waits for Redis, registers the volume there, and marks it as that of a service until release. Workers with
-// an embedded Redis may share one, as fences order them, but not with a service, whose results name trees that they would
-// delete.
+// claimVolume waits for Redis, registers the volume there, and marks it as that of a service until release. Workers
+// with an embedded Redis may share one, as fences order them, but not with a service, whose results name trees that
+// they would delete.
 func (w *worker) claimVolume(ctx context.Context) (release func(), err error) {
 	claim, isEmbedded := ClaimVolume, w.Config.Config.Redis == ""
 	if isEmbedded {

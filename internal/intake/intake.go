@@ -50,8 +50,9 @@ type Intake struct {
 	cache *cache.Recent[watch.RemoteWatches] // by remote; the registry checks their versions
 }
 
-// cacheWeight allows ten thousand remotes with nine watches each, a few dozen megabytes: each weighs one, and one for each
-// of its watches. Remotes without watches are not kept, because their deliveries make no call that would check the version.
+// cacheWeight allows ten thousand remotes with nine watches each, a few dozen megabytes: each weighs one, and one for
+// each of its watches. Remotes without watches are not kept, because their deliveries make no call that would check the
+// version.
 const cacheWeight = 100_000
 
 // New returns an Intake.

@@ -186,8 +186,8 @@ func firstPerRepo(watches []watch.Watch, match func(watch.Watch) bool) (first []
 
 func anyWatch(watch.Watch) bool { return true }
 
-// change adds a change that updates ref for a watch. That of an exact ref replaces one of a pattern; that of the default
-// branch replaces nothing.
+// change adds a change that updates ref for a watch. That of an exact ref replaces one of a pattern; that of the
+// default branch replaces nothing.
 func (p *planner) change(w watch.Watch, ref events.Ref, before, after string) {
 	exact, _ := w.Ref.Ref()
 	p.set(target{events.ChangePushed, w.Repo.Key(), w.App, ref.String()}, exact == ref,
