@@ -75,6 +75,12 @@ func ResultMessage(r events.Result) (*message.Message, error) {
 	return message.NewMessage(r.ID, payload), nil
 }
 
+// Kind returns the short form of a type of changes or results, such as synced.
+func Kind[T events.ChangeType | events.ResultType](t T) string {
+	parts := strings.Split(string(t), ".")
+	return parts[max(0, len(parts)-2)]
+}
+
 // ParseResult decodes an entry of a stream of results.
 func ParseResult(e redis.XMessage) (events.Result, error) {
 	payload, _ := e.Values["payload"].(string)
