@@ -9,12 +9,12 @@ import (
 	"io"
 	"net/http"
 	"net/url"
-	"os"
 	"strconv"
 	"strings"
 	"time"
 
 	"lockstep/events"
+	"lockstep/internal/disk"
 	"lockstep/internal/egress"
 )
 
@@ -109,19 +109,11 @@ const maxToken = 4096 // bytes
 
 // Token returns the current content of the token file.
 func (r *Reader) Token() (string, error) {
-	file, err := os.Open(r.tokenFile)
-	if err != nil {
-		return "", fmt.Errorf("token-file: %w", err)
-	}
-	defer file.Close()
-	text, err := io.ReadAll(io.LimitReader(file, maxToken+1))
-	token := strings.TrimSpace(string(text))
+	token, err := disk.ReadSecret(r.tokenFile)
 	switch {
 	case err != nil:
 		return "", fmt.Errorf("token-file: %w", err)
-	case token == "":
-		return "", fmt.Errorf("token-file: %s is empty", r.tokenFile)
-	case len(text) > maxToken || strings.ContainsFunc(token, func(c rune) bool { return c <= ' ' || c > '~' }):
+	case len(token) > maxToken || strings.ContainsFunc(token, func(c rune) bool { return c <= ' ' || c > '~' }):
 		return "", fmt.Errorf("token-file: %s is not a token: want one line, as printed by lockstep tokens create",
 			r.tokenFile)
 	}
