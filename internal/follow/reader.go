@@ -2,6 +2,7 @@ package follow
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -218,7 +219,7 @@ func (r *Reader) get(ctx context.Context, path string, into any) error {
 	}
 	defer resp.Body.Close()
 	if err := json.NewDecoder(io.LimitReader(resp.Body, maxResponse)).Decode(into); err != nil {
-		return fmt.Errorf("the response is not that of a reader: %w", err)
+		return fmt.Errorf("the response is not that of a reader: %w", cmp.Or(context.Cause(ctx), err))
 	}
 	return nil
 }
