@@ -1,9 +1,11 @@
 package app
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"regexp"
 	"sync/atomic"
 
 	"github.com/redis/go-redis/v9"
@@ -119,30 +121,20 @@ func healthChecks(running context.Context, cfg Config, client redis.UniversalCli
 	return server.NewHealth(alive...), server.NewHealth(checks...)
 }
 
+var replyCode = regexp.MustCompile(`^[A-Z]{1,20}`)
+
 // pingRedis returns nil if Redis answers. Its error quotes only the code of a reply, such as NOAUTH. It asks
 // for two keys, because a cluster sends a PING to any node, and refuses scripts while a slot is half moved
 // (TRYAGAIN).
 func pingRedis(ctx context.Context, client redis.UniversalClient, namespace events.Namespace) error {
 	err := client.Exists(ctx, namespace.Changes(), namespace.Results()).Err()
 	if reply, ok := errors.AsType[redis.Error](err); ok {
-		return fmt.Errorf("refuses: %s", errorCode(reply.Error()))
+		return fmt.Errorf("refuses: %s", cmp.Or(replyCode.FindString(reply.Error()), "ERR"))
 	}
 	if err != nil {
 		return errors.New("does not answer")
 	}
 	return nil
-}
-
-// errorCode returns the upper-case word that starts a Redis error, or "ERR".
-func errorCode(text string) string {
-	end := 0
-	for end < min(len(text), 20) && text[end] >= 'A' && text[end] <= 'Z' {
-		end++
-	}
-	if end == 0 {
-		return "ERR"
-	}
-	return text[:end]
 }
 
 // checkVolume returns nil if the volume with this id is still mounted at root and writable. It writes nothing.

@@ -116,10 +116,11 @@ func (r *Reading) Request(kind string, status int) {
 func (r *Reading) Sent(kind string, bytes int) { r.sent.WithLabelValues(kind).Add(float64(bytes)) }
 
 // Pack counts a pack that was sent.
-func (r *Reading) Pack(shared bool) {
-	text := "no"
-	if shared {
-		text = "yes"
+func (r *Reading) Pack(shared bool) { r.packs.WithLabelValues(yesNo(shared)).Inc() }
+
+func yesNo(yes bool) string {
+	if yes {
+		return "yes"
 	}
-	r.packs.WithLabelValues(text).Inc()
+	return "no"
 }

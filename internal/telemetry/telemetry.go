@@ -138,11 +138,7 @@ func (m *Metrics) Stream() stream.Observer { return streamObserver{m} }
 type streamObserver struct{ m *Metrics }
 
 func (o streamObserver) Delivered(name string, attempt, _ int) {
-	again := "no"
-	if attempt > 1 {
-		again = "yes"
-	}
-	o.m.deliveries.WithLabelValues(name, again).Inc()
+	o.m.deliveries.WithLabelValues(name, yesNo(attempt > 1)).Inc()
 	o.m.attempts.WithLabelValues(name).Observe(float64(attempt))
 	o.m.inFlight.WithLabelValues(name).Inc()
 }
