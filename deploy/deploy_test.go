@@ -22,6 +22,7 @@ import (
 
 	"lockstep/events"
 	"lockstep/events/stream"
+	"lockstep/internal/follow"
 	"lockstep/internal/git/wire"
 	"lockstep/internal/hosts"
 	"lockstep/internal/redistest"
@@ -29,6 +30,7 @@ import (
 	"lockstep/internal/state"
 	"lockstep/internal/telemetry"
 	"lockstep/internal/testenv"
+	"lockstep/internal/volume"
 	"lockstep/locking"
 )
 
@@ -292,13 +294,15 @@ func exposition(t *testing.T) string {
 	hooks := m.Hooks(func() int64 { return 1 })
 	hooks.Request("github", "accepted", time.Second)
 	hooks.Drained("accepted")
-	t.Cleanup(m.Follower(func() telemetry.FollowerFigures { return telemetry.FollowerFigures{} }))
+	t.Cleanup(m.Follower(func() follow.Status { return follow.Status{} }))
 	reading := m.Reading(func() int { return 1 })
 	reading.Request("git", 200)
 	reading.Sent("git", 1)
 	reading.Pack(true)
 	t.Cleanup(m.Volume(func() (telemetry.VolumeFigures, error) {
-		return telemetry.VolumeFigures{Size: 2, Free: 1, FreeInodes: 1, Collected: time.Now()}, nil
+		return telemetry.VolumeFigures{
+			Space: volume.Space{Size: 2, Free: 1, FreeInodes: 1}, Total: volume.Total{Collected: time.Now()},
+		}, nil
 	}))
 
 	response := httptest.NewRecorder()

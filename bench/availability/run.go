@@ -13,8 +13,8 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"lockstep/internal/app"
 	"lockstep/internal/gitserver"
+	"lockstep/internal/redisx"
 )
 
 // turn is one contestant's turn.
@@ -101,9 +101,9 @@ func (t *turn) push(during context.Context, s syncer, first string, result *Resu
 			return err
 		}
 		if n%restEvery == 0 {
-			app.Sleep(during, restPause)
+			redisx.Pause(during, restPause)
 		}
-		app.Sleep(during, pushPause)
+		redisx.Pause(during, pushPause)
 	}
 	return nil
 }
@@ -142,7 +142,7 @@ func (t *turn) read(during context.Context, published string) (reads []treeRead,
 			return nil, err
 		}
 		reads = append(reads, read)
-		app.Sleep(during, readPause)
+		redisx.Pause(during, readPause)
 	}
 	return reads, nil
 }

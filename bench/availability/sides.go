@@ -10,9 +10,9 @@ import (
 
 	"lockstep/bench/rig"
 	"lockstep/events"
-	"lockstep/internal/app"
 	"lockstep/internal/config"
 	"lockstep/internal/gitserver"
+	"lockstep/internal/redisx"
 )
 
 const (
@@ -80,7 +80,7 @@ func (s *workers) run(ctx context.Context) error {
 }
 
 func (s *workers) killInTurn(during context.Context) (err error) {
-	for app.Sleep(during, killEvery) {
+	for redisx.Pause(during, killEvery) {
 		i := s.killed % len(s.running)
 		if err := s.running[i].Kill(); err != nil {
 			return err
@@ -94,7 +94,7 @@ func (s *workers) killInTurn(during context.Context) (err error) {
 }
 
 func (s *workers) collect(during context.Context) error {
-	for app.Sleep(during, gcEvery) {
+	for redisx.Pause(during, gcEvery) {
 		gc, err := s.env.StartBinary(during, s.side.Path, "repos", "gc", s.repo, "--redis", s.redis.URL, "--root", s.root(), "--lease", "1s", "--tree-grace", "5s")
 		if err == nil {
 			err = gc.Wait()

@@ -14,7 +14,7 @@ import (
 
 	"lockstep/bench/rig"
 	"lockstep/events"
-	"lockstep/internal/app"
+	"lockstep/internal/redisx"
 	"lockstep/internal/stats"
 )
 
@@ -110,7 +110,7 @@ func ping(ctx context.Context, client *redis.Client, f *Figures) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var pinging sync.WaitGroup
 	pinging.Go(func() {
-		for app.Sleep(ctx, 10*time.Millisecond) {
+		for redisx.Pause(ctx, 10*time.Millisecond) {
 			began := time.Now()
 			_ = client.Ping(ctx).Err() // the time counts, whatever the answer
 			f.Ping = max(f.Ping, time.Since(began))

@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"lockstep/bench/rig"
-	"lockstep/internal/app"
+	"lockstep/internal/redisx"
 )
 
 // Kinds of faults.
@@ -94,7 +94,7 @@ func (d *faultDriver) inject(ctx context.Context) error {
 
 // killWorkers kills one worker after the other, a quarter of the times the holder of the key, and starts new ones.
 func (d *faultDriver) killWorkers(ctx, during context.Context) error {
-	for app.Sleep(during, 500*time.Millisecond+rand.N(500*time.Millisecond)) {
+	for redisx.Pause(during, 500*time.Millisecond+rand.N(500*time.Millisecond)) {
 		victim, err := d.strike(faultKill, rand.N(4) == 0, func(pid int) error { return unix.Kill(pid, unix.SIGKILL) })
 		if err != nil {
 			return err
@@ -120,12 +120,12 @@ func (d *faultDriver) killWorkers(ctx, during context.Context) error {
 
 // stopWorkers stops one worker at a time for longer than a lease, half of the times the holder of the key.
 func (d *faultDriver) stopWorkers(ctx, during context.Context) error {
-	for app.Sleep(during, d.lease/4+rand.N(d.lease/4)) {
+	for redisx.Pause(during, d.lease/4+rand.N(d.lease/4)) {
 		victim, err := d.strike(faultStop, rand.N(2) == 0, stopProcess)
 		if err != nil {
 			return err
 		}
-		app.Sleep(during, d.lease+d.lease/8+rand.N(d.lease/4))
+		redisx.Pause(during, d.lease+d.lease/8+rand.N(d.lease/4))
 		if err := victim.Cmd.Process.Signal(unix.SIGCONT); err != nil {
 			return victim.Explain(ctx, fmt.Errorf("resume worker: %w", err))
 		}
@@ -160,7 +160,7 @@ func stopProcess(pid int) error {
 func (d *faultDriver) restartRedis(ctx, during context.Context) error {
 	every := max(d.duration/5, d.lease)
 	empty := rand.N(2) == 0
-	for ; app.Sleep(during, every*3/4+rand.N(every/2)); empty = !empty {
+	for ; redisx.Pause(during, every*3/4+rand.N(every/2)); empty = !empty {
 		down, err := d.redis.Restart(ctx, empty, 100*time.Millisecond+rand.N(300*time.Millisecond))
 		if err != nil {
 			return err

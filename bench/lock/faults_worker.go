@@ -15,7 +15,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"lockstep/bench/rig"
-	"lockstep/internal/app"
 	"lockstep/internal/redisx"
 	"lockstep/locking"
 )
@@ -124,7 +123,7 @@ func (w worker) work(ctx context.Context, locker *locking.Locker, waiter int) er
 		if err := w.volume.write(lease.Fence(), false, waiter); err != nil {
 			return err
 		}
-		app.Sleep(lease.Context(), rand.N(3*time.Millisecond))
+		redisx.Pause(lease.Context(), rand.N(3*time.Millisecond))
 		// Write even if the lease is lost: the guard must refuse it.
 		if err := w.volume.write(lease.Fence(), true, waiter); err != nil {
 			return err

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"lockstep/bench/rig"
-	"lockstep/internal/app"
+	"lockstep/internal/redisx"
 	"lockstep/internal/stats"
 	"lockstep/internal/term"
 )
@@ -160,7 +160,7 @@ func (f *fleet) load(ctx context.Context, arrivals []arrival, targets []target, 
 	began := time.Now()
 	for i, a := range arrivals {
 		due := began.Add(a.after)
-		if !app.Sleep(ctx, time.Until(due)) {
+		if !redisx.Pause(ctx, time.Until(due)) {
 			return row, context.Cause(ctx)
 		}
 		row.Lag = max(row.Lag, time.Since(due))

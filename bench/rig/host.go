@@ -7,7 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"lockstep/internal/app"
+	"lockstep/internal/redisx"
 )
 
 // Host is an HTTP server with a separate loopback address, so that it counts as a separate host.
@@ -48,7 +48,7 @@ func (h *Host) URLs(name string, n int) []string {
 // Delayed answers after a pause.
 func Delayed(pause time.Duration, next http.Handler) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		if app.Sleep(r.Context(), pause) {
+		if redisx.Pause(r.Context(), pause) {
 			next.ServeHTTP(w, r)
 		}
 	}

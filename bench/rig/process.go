@@ -12,8 +12,8 @@ import (
 	"strings"
 	"time"
 
-	"lockstep/internal/app"
 	"lockstep/internal/config"
+	"lockstep/internal/redisx"
 )
 
 // programVariable is the environment variable with the lockstep binary to measure instead of building one.
@@ -127,7 +127,7 @@ func AwaitCount(ctx context.Context, n int64, count func() (int64, error)) error
 		if err != nil || got >= n {
 			return err
 		}
-		if !app.Sleep(ctx, 5*time.Millisecond) {
+		if !redisx.Pause(ctx, 5*time.Millisecond) {
 			return fmt.Errorf("counted %d of %d: %w", got, n, context.Cause(ctx))
 		}
 	}

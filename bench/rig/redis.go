@@ -15,7 +15,6 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"lockstep/events"
-	"lockstep/internal/app"
 	"lockstep/internal/redisx"
 	"lockstep/internal/term"
 )
@@ -111,7 +110,7 @@ func (r *Redis) await(ctx context.Context) error {
 		default:
 			return errors.New("another server has its port")
 		}
-		if !app.Sleep(ctx, 5*time.Millisecond) {
+		if !redisx.Pause(ctx, 5*time.Millisecond) {
 			return context.Cause(ctx)
 		}
 	}
@@ -127,7 +126,7 @@ func (r *Redis) Restart(ctx context.Context, empty bool, away time.Duration) (do
 			return down, err
 		}
 	}
-	if !app.Sleep(ctx, away) {
+	if !redisx.Pause(ctx, away) {
 		return down, context.Cause(ctx)
 	}
 	err = r.launch(ctx)

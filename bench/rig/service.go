@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"lockstep/events"
-	"lockstep/internal/app"
+	"lockstep/internal/redisx"
 )
 
 // Service is a process of lockstep serve.
@@ -95,7 +95,7 @@ func (f *Follower) read(ctx context.Context) {
 		args := &redis.XReadArgs{Streams: []string{events.DefaultNamespace.Results(), from}, Count: 1000, Block: 100 * time.Millisecond}
 		read, err := f.Client.XRead(ctx, args).Result()
 		if err != nil {
-			app.Sleep(ctx, time.Millisecond) // nothing new, or Redis hangs
+			redisx.Pause(ctx, time.Millisecond) // nothing new, or Redis hangs
 			continue
 		}
 		now := time.Now()

@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"lockstep/internal/app"
+	"lockstep/internal/redisx"
 )
 
 // CPUTime returns the CPU time of a process, in user and kernel mode, in nanoseconds instead of ticks.
@@ -31,7 +31,7 @@ func AwaitIdle(ctx context.Context, pid int, during time.Duration) error {
 		if err != nil {
 			return err
 		}
-		if !app.Sleep(ctx, during) {
+		if !redisx.Pause(ctx, during) {
 			return fmt.Errorf("wait for process %d to be idle: %w", pid, context.Cause(ctx))
 		}
 		after, err := CPUTime(pid)

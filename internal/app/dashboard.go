@@ -3,20 +3,19 @@ package app
 import (
 	"context"
 	"net"
-	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
 	"lockstep/events"
 	"lockstep/internal/cache"
+	"lockstep/internal/changes"
 	"lockstep/internal/config"
 	"lockstep/internal/dashboard"
 	"lockstep/internal/feed"
 	"lockstep/internal/operate"
 	"lockstep/internal/server"
 	"lockstep/internal/state"
-	"lockstep/internal/volume"
 )
 
 // openDashboard starts the dashboard, which shows the data that the API serves. The returned function stops it.
@@ -35,8 +34,9 @@ func openDashboard(
 		Realm:     string(namespace), Version: ReadBuild().Version, Log: cfg.Log,
 	}
 	if cfg.Has(config.RoleWorker) {
-		local := &localVolume{ctx: ctx, cfg: cfg.Config, redis: client}
-		dashboardConfig.Size, dashboardConfig.Full = local.size, local.full
+		viewer := &volumeViewer{cfg: cfg.Config, redis: client}
+		dashboardConfig.Size = func(repo events.RepoPath) (bytes int64, known bool) { return sizeOf(ctx, viewer, repo) }
+		dashboardConfig.Full = func() bool { return isFull(ctx, viewer) }
 	}
 	if api.Publisher != nil {
 		dashboardConfig.Publish = func(ctx context.Context, change events.Change) (string, error) {
@@ -44,7 +44,7 @@ func openDashboard(
 			if err != nil {
 				return "", err
 			}
-			return Enqueue(ctx, client, cell.Namespace, change)
+			return changes.Publish(ctx, client, cell.Namespace, change)
 		}
 	}
 	if cfg.cells != nil {
@@ -73,44 +73,22 @@ func shownCells(cfg Config, client redis.UniversalClient) func(context.Context) 
 	}
 }
 
-// localVolume reads about repositories from the volume of this process's worker, which may open it later.
-type localVolume struct {
-	ctx   context.Context
-	cfg   config.Config
-	redis redis.UniversalClient
-
-	mu     sync.Mutex
-	volume *volume.Volume
-	tried  time.Time
-}
-
-// size returns the last measured size plus what was added since; false if unknown.
-func (s *localVolume) size(repo events.RepoPath) (int64, bool) {
-	volume := s.open()
-	if volume == nil {
+// sizeOf returns the last measured size of a repository plus what was added since; false if unknown.
+func sizeOf(ctx context.Context, viewer *volumeViewer, repo events.RepoPath) (bytes int64, known bool) {
+	vol, err := viewer.open(ctx)
+	if err != nil {
 		return 0, false
 	}
-	usage := volume.Usage(repo)
+	usage := vol.Usage(repo)
 	return usage.Bytes + usage.Added, !usage.Measured.IsZero() || usage.Added > 0
 }
 
-// full reports whether the volume is nearly full, false if that is unknown.
-func (s *localVolume) full() bool {
-	volume := s.open()
-	if volume == nil {
+// isFull reports whether the volume is nearly full, false if that is unknown.
+func isFull(ctx context.Context, viewer *volumeViewer) bool {
+	vol, err := viewer.open(ctx)
+	if err != nil {
 		return false
 	}
-	space, err := volume.Space()
+	space, err := vol.Space()
 	return err == nil && operate.NearlyFull(space.Free, space.Size)
-}
-
-// open returns the volume, or nil while there is none. It retries at most every 5 s.
-func (s *localVolume) open() *volume.Volume {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.volume == nil && time.Since(s.tried) > 5*time.Second {
-		s.tried = time.Now()
-		s.volume, _ = ViewVolume(s.ctx, s.cfg, s.redis) // an unreadable volume is treated like a missing one
-	}
-	return s.volume
 }

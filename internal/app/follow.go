@@ -17,23 +17,16 @@ import (
 	"lockstep/internal/config"
 	"lockstep/internal/follow"
 	"lockstep/internal/redisx"
-	"lockstep/internal/telemetry"
 	"lockstep/internal/volume"
 	"lockstep/locking"
 )
 
 // FollowConfig says which reader [Follow] follows, and how.
 type FollowConfig struct {
-	Reader *follow.Reader
-	Repos  []string     // globs; none selects all that the token reads
-	Depth  events.Depth // history to keep
-	Name   string       // in reports to the reader
-
-	TokenWait    time.Duration // how long a refused token may be replaced
-	WipeOnRevoke bool          // then delete the copies
+	follow.Config      // Reader, Select, Depth, Name and TokenWait; Follow sets the others
+	WipeOnRevoke  bool // delete the copies once the token counts as removed
 
 	volume *volume.Volume
-	record *follow.Record
 }
 
 // credentialReader is the name of the credential with the token.
@@ -73,7 +66,7 @@ func Follow(ctx context.Context, cfg config.Config, f FollowConfig, log *slog.Lo
 		return invalid(err)
 	}
 	defer record.Close()
-	f.volume, f.record = vol, record
+	f.volume, f.Record = vol, record
 	return Serve(ctx, Config{Config: cfg, Log: log, Getenv: f.variables(os.Getenv), follow: &f})
 }
 
@@ -87,10 +80,8 @@ func runFollower(ctx context.Context, cfg Config) error {
 	defer client.Close()
 	pubsub := cfg.Redis.Open()
 	defer pubsub.Close()
-	locker, err := locking.New(locking.Config{
-		Redis: client, PubSub: pubsub, Prefix: cfg.Namespace().Locks(), Lease: cfg.Lease, Wait: cfg.LockWait,
-		Worker: stream.UniqueConsumer(), Log: cfg.Log, KeyName: "repo",
-	})
+	cfg.Worker = stream.UniqueConsumer() // not that of the worker
+	locker, err := newLocker(cfg, client, pubsub, nil)
 	if err != nil {
 		return invalid(err)
 	}
@@ -99,27 +90,23 @@ func runFollower(ctx context.Context, cfg Config) error {
 	if err != nil {
 		return err
 	}
-	f, err := follow.New(follow.Config{
-		Reader: reader, Volume: vol, Record: cfg.follow.record,
-		Publish: func(ctx context.Context, change events.Change) error {
-			return PublishChange(ctx, client, cfg.Namespace(), change)
-		},
-		Purge: func(ctx context.Context, repo events.RepoPath) error {
-			return WithLease(ctx, vol, locker, repo, "purge", locking.WaitInLine, func(ctx context.Context, fence uint64) error {
-				return vol.Purge(ctx, repo, fence, "")
-			})
-		},
-		Select: cfg.follow.Repos, Depth: cfg.follow.Depth, Credential: credentialReader, SyncAll: cfg.Has(config.RoleReader),
-		CompareEvery: cfg.PollEvery, TokenWait: cfg.follow.TokenWait, Name: cfg.follow.Name, Version: ReadBuild().Version,
-		Pending: runs.pending, State: hb.notReady, Log: cfg.Log,
-	})
+	follows := cfg.follow.Config
+	follows.Volume, follows.Credential, follows.SyncAll = vol, credentialReader, cfg.Has(config.RoleReader)
+	follows.CompareEvery, follows.Version, follows.Log = cfg.PollEvery, ReadBuild().Version, cfg.Log
+	follows.Pending, follows.State = runs.pending, hb.notReady
+	follows.Publish = func(ctx context.Context, change events.Change) error {
+		return PublishChange(ctx, client, cfg.Namespace(), change)
+	}
+	follows.Purge = func(ctx context.Context, repo events.RepoPath) error {
+		return WithLease(ctx, vol, locker, repo, "purge", locking.WaitInLine, func(ctx context.Context, fence uint64) error {
+			return vol.Purge(ctx, repo, fence, "")
+		})
+	}
+	f, err := follow.New(follows)
 	if err != nil {
 		return invalid(err)
 	}
-	defer cfg.Metrics.Follower(func() telemetry.FollowerFigures {
-		s := f.Status()
-		return telemetry.FollowerFigures{Connected: s.Connected, Repos: s.Repos, Behind: s.Behind, Lag: s.Lag()}
-	})()
+	defer cfg.Metrics.Follower(f.Status)()
 	ctx, stopRuns := context.WithCancel(ctx)
 	if runs != nil {
 		defer runs.Wait()
@@ -177,7 +164,7 @@ func settleFollowed(ctx context.Context, cfg Config, f *follow.Follower, runs *f
 		case !redisx.Unavailable(err):
 			return err
 		}
-		Sleep(ctx, time.Second)
+		redisx.Pause(ctx, time.Second)
 	}
 }
 

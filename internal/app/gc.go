@@ -11,7 +11,6 @@ import (
 	"lockstep/events"
 	"lockstep/internal/redisx"
 	"lockstep/internal/state"
-	"lockstep/internal/telemetry"
 	"lockstep/internal/volume"
 	"lockstep/locking"
 )
@@ -116,19 +115,4 @@ func (g gc) visit(ctx context.Context, repo events.RepoPath, totals *gcTotals) e
 	totals.freed += result.Freed
 	totals.dropped += result.Trees
 	return nil
-}
-
-// volumeFigures returns a function that reads the metrics of a volume.
-func volumeFigures(volume *volume.Volume) func() (telemetry.VolumeFigures, error) {
-	return func() (telemetry.VolumeFigures, error) {
-		space, err := volume.Space()
-		if err != nil {
-			return telemetry.VolumeFigures{}, err
-		}
-		total := volume.Total()
-		return telemetry.VolumeFigures{
-			Size: space.Size, Free: space.Free, FreeInodes: space.FreeInodes,
-			Repos: total.Repos, Trees: total.Trees, Bytes: total.Bytes, Adopted: total.Adopted, Collected: total.Collected,
-		}, nil
-	}
 }

@@ -1,9 +1,11 @@
 package app
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"regexp"
 	"sync/atomic"
 
 	"github.com/redis/go-redis/v9"
@@ -32,16 +34,11 @@ type health struct {
 
 func newHealth(cfg Config) *health {
 	h := &health{heartbeats: map[string]*heartbeat{}}
-	for handler, enabled := range map[string]bool{
-		changesHandler:   cfg.Has(config.RoleWorker),
-		schedulerHandler: cfg.Has(config.RoleScheduler),
-		notifierHandler:  cfg.Has(config.RoleNotifier),
-		hooksHandler:     cfg.hooks.spools(),
-		followerHandler:  cfg.follow != nil,
-	} {
-		if enabled {
-			h.heartbeats[handler] = newHeartbeat()
-		}
+	for _, role := range rolesOf(cfg) {
+		h.heartbeats[role.name] = newHeartbeat()
+	}
+	if cfg.hooks.spools() {
+		h.heartbeats[hooksHandler] = newHeartbeat()
 	}
 	for _, handler := range []string{hooksHandler, followerHandler} {
 		if hb := h.heartbeats[handler]; hb != nil {
@@ -124,30 +121,20 @@ func healthChecks(running context.Context, cfg Config, client redis.UniversalCli
 	return server.NewHealth(alive...), server.NewHealth(checks...)
 }
 
+var replyCode = regexp.MustCompile(`^[A-Z]{1,20}`)
+
 // pingRedis returns nil if Redis answers. Its error quotes only the code of a reply, such as NOAUTH. It asks
 // for two keys, because a cluster sends a PING to any node, and refuses scripts while a slot is half moved
 // (TRYAGAIN).
 func pingRedis(ctx context.Context, client redis.UniversalClient, namespace events.Namespace) error {
 	err := client.Exists(ctx, namespace.Changes(), namespace.Results()).Err()
 	if reply, ok := errors.AsType[redis.Error](err); ok {
-		return fmt.Errorf("refuses: %s", errorCode(reply.Error()))
+		return fmt.Errorf("refuses: %s", cmp.Or(replyCode.FindString(reply.Error()), "ERR"))
 	}
 	if err != nil {
 		return errors.New("does not answer")
 	}
 	return nil
-}
-
-// errorCode returns the upper-case word that starts a Redis error, or "ERR".
-func errorCode(text string) string {
-	end := 0
-	for end < min(len(text), 20) && text[end] >= 'A' && text[end] <= 'Z' {
-		end++
-	}
-	if end == 0 {
-		return "ERR"
-	}
-	return text[:end]
 }
 
 // checkVolume returns nil if the volume with this id is still mounted at root and writable. It writes nothing.

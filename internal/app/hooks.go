@@ -31,11 +31,6 @@ func openHooks(cfg Config) (*hookReceiver, error) {
 		return nil, invalid(err)
 	}
 	if len(sources.Names()) == 0 {
-		if cfg.Hooks != "" {
-			return nil,
-				invalid(errors.New("webhook sources: " + cfg.Hooks +
-					" has none; a source is a directory with the files forge and secret"))
-		}
 		return nil, nil
 	}
 	if err := credential.Check(cfg.Credentials, os.Getenv, sources.Credentials()...); err != nil {

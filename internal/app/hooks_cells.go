@@ -14,6 +14,7 @@ import (
 	"lockstep/internal/cells"
 	"lockstep/internal/forge"
 	"lockstep/internal/intake"
+	"lockstep/internal/redisx"
 	"lockstep/internal/spool"
 	"lockstep/internal/watch"
 )
@@ -134,7 +135,7 @@ func (c *cellIntakes) Run(ctx context.Context) {
 				drains.Go(func() { one.Run(ctx) })
 			}
 		}
-		if !Sleep(ctx, time.Second) {
+		if !redisx.Pause(ctx, time.Second) {
 			return
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	"lockstep/internal/cells"
 	"lockstep/internal/cells/move"
 	"lockstep/internal/operate"
+	"lockstep/internal/redisx"
 	"lockstep/internal/volume"
 	"lockstep/locking"
 )
@@ -156,7 +157,7 @@ func (m moves) moveAll(ctx context.Context, repos []events.RepoPath) error {
 			}
 			return nil
 		})
-		if !Sleep(ctx, moveInterval) {
+		if !redisx.Pause(ctx, moveInterval) {
 			break
 		}
 	}

@@ -98,24 +98,42 @@ func Serve(ctx context.Context, process Config) error {
 	return err
 }
 
-// startRoles starts the roles that are not served over HTTP. drained is called when no work is in flight any more.
+// role is a part of a process that runs beside HTTP until ctx is done.
+type role struct {
+	name string // in health checks and metrics
+	run  func(ctx context.Context, process Config) error
+}
+
+// rolesOf returns the roles of a process that are not served over HTTP.
+func rolesOf(process Config) (roles []role) {
+	for _, one := range []struct {
+		role
+		isOn bool
+	}{
+		{role{changesHandler, restartWorker}, process.Has(config.RoleWorker)},
+		{role{schedulerHandler, runScheduler}, process.Has(config.RoleScheduler)},
+		{role{notifierHandler, runNotifier}, process.Has(config.RoleNotifier)},
+		{role{followerHandler, runFollower}, process.follow != nil},
+	} {
+		if one.isOn {
+			roles = append(roles, one.role)
+		}
+	}
+	return roles
+}
+
+// startRoles starts the roles. drained is called when no work is in flight any more.
 func startRoles(ctx context.Context, g *errgroup.Group, process Config, drained func()) {
-	if process.Has(config.RoleWorker) {
-		g.Go(func() error {
-			defer drained()
-			return restartWorker(ctx, process)
-		})
-	} else {
+	if !process.Has(config.RoleWorker) {
 		context.AfterFunc(ctx, drained)
 	}
-	if process.Has(config.RoleScheduler) {
-		g.Go(func() error { return runScheduler(ctx, process) })
-	}
-	if process.Has(config.RoleNotifier) {
-		g.Go(func() error { return runNotifier(ctx, process) })
-	}
-	if process.follow != nil {
-		g.Go(func() error { return runFollower(ctx, process) })
+	for _, role := range rolesOf(process) {
+		g.Go(func() error {
+			if role.name == changesHandler {
+				defer drained()
+			}
+			return role.run(ctx, process)
+		})
 	}
 }
 
@@ -127,7 +145,7 @@ func restartWorker(ctx context.Context, process Config) error {
 			return err
 		}
 		process.Log.WarnContext(ctx, "redis became unavailable while the worker started, restarting it", "error", err)
-		Sleep(ctx, redisRetryDelay)
+		redisx.Pause(ctx, redisRetryDelay)
 	}
 }
 

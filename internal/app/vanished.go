@@ -67,7 +67,7 @@ func (v *vanished) run(ctx context.Context) {
 			return
 		}
 		v.round(ctx)
-		if !Sleep(ctx, roundPause) {
+		if !redisx.Pause(ctx, roundPause) {
 			return
 		}
 	}
@@ -111,7 +111,7 @@ func (v *vanished) round(ctx context.Context) {
 			continue
 		}
 		polled++
-		if !Sleep(ctx, pollPause) {
+		if !redisx.Pause(ctx, pollPause) {
 			return
 		}
 	}

@@ -15,6 +15,7 @@ import (
 	"lockstep/internal/config"
 	"lockstep/internal/git/checkout"
 	"lockstep/internal/git/wire"
+	"lockstep/internal/redisx"
 	"lockstep/internal/volume"
 )
 
@@ -99,7 +100,7 @@ func awaitUnused(
 			return fmt.Errorf("root %s is volume %s, which workers of another deployment use, with another Redis or "+
 				"--prefix: choose another --root, or stop them", volume.Root(), volume.ID())
 		}
-		if !Sleep(ctx, registerInterval/4) {
+		if !redisx.Pause(ctx, registerInterval/4) {
 			return context.Cause(ctx)
 		}
 	}
@@ -109,7 +110,7 @@ func awaitUnused(
 func keepRegistered(
 	ctx context.Context, client redis.UniversalClient, namespace events.Namespace, volume *volume.Volume, log *slog.Logger,
 ) {
-	for differs := false; Sleep(ctx, registerInterval); {
+	for differs := false; redisx.Pause(ctx, registerInterval); {
 		if set, err := client.SetNX(ctx, namespace.Volume(), volume.ID(), 0).Result(); err != nil || set {
 			continue
 		}

@@ -1,6 +1,7 @@
 package app
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -58,65 +59,74 @@ type Config struct {
 	Step func(name string) // see [volume.Config]; optional
 }
 
+// worker handles changes: what its parts share.
+type worker struct {
+	Config
+	hb       *heartbeat
+	client   redis.UniversalClient
+	pubsub   redis.UniversalClient
+	slots    *volume.Slots
+	prepares *preparer
+	volume   *volume.Volume
+	states   *state.Store
+	reporter *state.Reporter
+	locker   *locking.Locker
+	limiter  *hosts.Limiter
+	backoff  handlers.Backoff
+}
+
 // RunWorker handles changes until ctx is done, then drains. It waits if Redis is unavailable at the start.
 func RunWorker(ctx context.Context, cfg Config) error {
-	if cfg.Worker == "" {
-		cfg.Worker = stream.UniqueConsumer()
-	}
+	cfg.Worker = cmp.Or(cfg.Worker, stream.UniqueConsumer())
 	cfg.Log = cfg.Log.With("worker", cfg.Worker)
-	commands, pubsub := cfg.Redis.Open(), cfg.Redis.Open()
-	defer commands.Close()
-	defer pubsub.Close()
-	slots := volume.NewSlots(cfg.Slots)
-	prepares := newPreparer(slots, cfg.Log)
-	vol, err := openVolume(cfg, commands, prepares, slots)
-	if err != nil {
+	w := &worker{
+		Config: cfg, hb: cfg.health.heartbeat(changesHandler), client: cfg.Redis.Open(), pubsub: cfg.Redis.Open(),
+		slots: volume.NewSlots(cfg.Slots),
+	}
+	defer w.client.Close()
+	defer w.pubsub.Close()
+	w.prepares = newPreparer(w.slots, cfg.Log)
+	if err := w.openVolume(); err != nil {
 		return err
 	}
-	defer vol.Close()
-	cfg.Root = vol.Root()
-	hb := cfg.health.heartbeat(changesHandler)
-	hb.notReady(errWaitingRedis)
-	claim, err := claimer(ctx, cfg, commands, vol)
-	if err != nil {
-		return err
-	}
-	if err := awaitRedis(ctx, cfg.Redis, cfg.Log, claim); err != nil {
-		return err
-	}
-	release, err := useVolume(ctx, cfg, vol)
+	defer w.volume.Close()
+	release, err := w.claimVolume(ctx)
 	if err != nil {
 		return err
 	}
 	defer release()
-	hb.notReady(errStarting)
-	locker, err := newLocker(cfg, commands, pubsub)
+	w.states = state.NewStore(w.client, w.Namespace())
+	w.reporter = state.NewReporter(w.client, w.Namespace(), w.Worker, w.Log)
+	w.backoff = handlers.Backoff{
+		Store: w.states, Retry: w.retry(), Open: 3 * w.Lease, Log: w.Log, Observe: w.Metrics.Circuit,
+	}
+	if w.locker, err = newLocker(w.Config, w.client, w.pubsub, w.Metrics.Locks()); err != nil {
+		return err
+	}
+	if w.limiter, err = newLimiter(w.Config, w.client); err != nil {
+		return err
+	}
+	w.prepares.volume, w.prepares.locker = w.volume, w.locker
+	return w.run(ctx)
+}
+
+// run handles changes until ctx is done, then drains, with what else a worker does beside.
+func (w *worker) run(ctx context.Context) error {
+	lost := newVanished(w.Config, w.client)
+	route, err := w.route(w.changes(), lost.report)
 	if err != nil {
 		return err
 	}
-	limiter, err := newLimiter(cfg, commands)
-	if err != nil {
-		return err
-	}
-	reporter := state.NewReporter(commands, cfg.Namespace(), cfg.Worker, cfg.Log)
-	changes := newChanges(cfg, commands, vol, limiter, reporter)
-	lost := newVanished(cfg, commands)
-	room := func() int { hb.beat(); return slots.Room() }
-	route, err := newRoute(cfg, commands, changes, locker, room, lost.report)
-	if err != nil {
-		return err
-	}
-	prepares.volume, prepares.locker = vol, locker
-	trimmer := retention(cfg, commands)
 	collector := gc{
-		volume: vol, states: state.NewStore(commands, cfg.Namespace()), locker: locker, redis: commands,
-		namespace: cfg.Namespace(), worker: cfg.Worker, interval: gcInterval(cfg.TreeGrace), safe: goneAfter(cfg),
-		log: cfg.Log, freed: cfg.Metrics.Freed,
+		volume: w.volume, states: w.states, locker: w.locker, redis: w.client, namespace: w.Namespace(), worker: w.Worker,
+		interval: gcInterval(w.TreeGrace), safe: goneAfter(w.Config), log: w.Log, freed: w.Metrics.Freed,
 	}
-	register := func(ctx context.Context) { keepRegistered(ctx, commands, cfg.Namespace(), vol, cfg.Log) }
-	beside := []func(context.Context){trimmer.Run, prepares.Run, collector.Run, lost.run, register}
-	if cfg.cells != nil {
-		beside = append(beside, func(ctx context.Context) { runMoves(ctx, cfg, commands, pubsub, vol, locker) })
+	register := func(ctx context.Context) { keepRegistered(ctx, w.client, w.Namespace(), w.volume, w.Log) }
+	beside := []func(context.Context){w.retention().Run, w.prepares.Run, collector.Run, lost.run, register}
+	if w.cells != nil {
+		beside = append(beside, func(ctx context.Context) {
+			runMoves(ctx, w.Config, w.client, w.pubsub, w.volume, w.locker)
+		})
 	}
 	var running sync.WaitGroup
 	defer running.Wait()
@@ -127,138 +137,117 @@ func RunWorker(ctx context.Context, cfg Config) error {
 	}
 	reporting, stopReporting := context.WithCancel(context.WithoutCancel(ctx)) // ends after the drain
 	defer stopReporting()
-	running.Go(func() { reporter.Run(reporting) })
-	defer cfg.Metrics.Volume(volumeFigures(vol))()
-	defer cfg.Metrics.Limiter(limiter.Load)()
-	return handle(ctx, cfg, hb, route, locker, limiter, slots)
+	running.Go(func() { w.reporter.Run(reporting) })
+	defer w.Metrics.Volume(func() (telemetry.VolumeFigures, error) {
+		space, err := w.volume.Space()
+		return telemetry.VolumeFigures{Space: space, Total: w.volume.Total()}, err
+	})()
+	defer w.Metrics.Limiter(w.limiter.Load)()
+	return w.handle(ctx, route)
 }
 
-// claimer returns what registers the volume. Workers with an embedded Redis may share one, as fences order them, but not
-// with a service, whose results name trees that they would delete.
-func claimer(
-	ctx context.Context, cfg Config, commands redis.UniversalClient, vol *volume.Volume,
-) (claim func() error, err error) {
-	if cfg.Config.Redis != "" {
-		return func() error { return ClaimVolume(ctx, commands, cfg.Namespace(), vol) }, nil
+func (w *worker) openVolume() (err error) {
+	cfg := VolumeConfig(w.Config.Config)
+	cfg.Slots, cfg.Results, cfg.Step, cfg.Net.Log = w.slots, ResultWatermarks(w.client, w.Namespace()), w.Step, w.Log
+	if !w.NoPrepare {
+		cfg.Replaced = func(req volume.PrepareRequest) { w.prepares.add(preparation{PrepareRequest: req}) }
 	}
-	used, err := vol.IsUsed()
-	if used {
-		err = fmt.Errorf("root %s is the volume of a running service: name its Redis with --redis, or choose another --root",
-			vol.Root())
+	if w.volume, err = volume.OpenVolume(w.Root, cfg); err != nil {
+		return err
 	}
-	return func() error { return registerVolume(ctx, commands, cfg.Namespace(), vol) }, err
+	w.Root = w.volume.Root()
+	w.health.volumeOpened(w.volume.ID())
+	return nil
 }
 
-// useVolume marks the volume as that of a service until release.
-func useVolume(ctx context.Context, cfg Config, vol *volume.Volume) (release func(), err error) {
-	if cfg.Config.Redis == "" {
-		return func() {}, nil
+// claimVolume waits for Redis, registers the volume there, and marks it as that of a service until release. Workers
+// with an embedded Redis may share one, as fences order them, but not with a service, whose results name trees that
+// they would delete.
+func (w *worker) claimVolume(ctx context.Context) (release func(), err error) {
+	claim, isEmbedded := ClaimVolume, w.Config.Config.Redis == ""
+	if isEmbedded {
+		used, err := w.volume.IsUsed()
+		if used {
+			err = fmt.Errorf("root %s is the volume of a running service: name its Redis with --redis, or choose another "+
+				"--root", w.Root)
+		}
+		if err != nil {
+			return nil, err
+		}
+		claim = registerVolume
 	}
-	return vol.Use(ctx)
+	w.hb.notReady(errWaitingRedis)
+	err = awaitRedis(ctx, w.Redis, w.Log, func() error { return claim(ctx, w.client, w.Namespace(), w.volume) })
+	w.hb.notReady(errStarting)
+	if err != nil || isEmbedded {
+		return func() {}, err
+	}
+	return w.volume.Use(ctx)
 }
 
-// openVolume opens the volume. prepares is told of trees to prepare.
-func openVolume(
-	cfg Config, commands redis.UniversalClient, prepares *preparer, slots *volume.Slots,
-) (*volume.Volume, error) {
-	volumeConfig := VolumeConfig(cfg.Config)
-	volumeConfig.Slots = slots
-	volumeConfig.Results, volumeConfig.Step = ResultWatermarks(commands, cfg.Namespace()), cfg.Step
-	volumeConfig.Net.Log = cfg.Log
-	if !cfg.NoPrepare {
-		volumeConfig.Replaced = func(req volume.PrepareRequest) { prepares.add(preparation{PrepareRequest: req}) }
-	}
-	opened, err := volume.OpenVolume(cfg.Root, volumeConfig)
-	if err != nil {
-		return nil, err
-	}
-	cfg.health.volumeOpened(opened.ID())
-	return opened, nil
-}
-
-// newLocker returns the locker of repositories.
-func newLocker(cfg Config, commands, pubsub redis.UniversalClient) (*locking.Locker, error) {
+// newLocker returns the locker of repositories. observer is optional.
+func newLocker(cfg Config, commands, pubsub redis.UniversalClient, observer locking.Observer) (*locking.Locker, error) {
 	return locking.New(locking.Config{
 		Redis: commands, PubSub: pubsub, Prefix: cfg.Namespace().Locks(),
-		Lease: cfg.Lease, Wait: cfg.LockWait, Worker: cfg.Worker, Log: cfg.Log, KeyName: "repo",
-		Observer: cfg.Metrics.Locks(),
+		Lease: cfg.Lease, Wait: cfg.LockWait, Worker: cfg.Worker, Log: cfg.Log, KeyName: "repo", Observer: observer,
 	})
 }
 
-// newChanges returns what handles changes.
-func newChanges(
-	cfg Config, commands redis.UniversalClient, vol *volume.Volume, limiter *hosts.Limiter, reporter *state.Reporter,
-) *handlers.Changes {
+// changes returns what handles changes.
+func (w *worker) changes() *handlers.Changes {
 	getenv := os.Getenv
-	if cfg.Getenv != nil {
-		getenv = cfg.Getenv
+	if w.Getenv != nil {
+		getenv = w.Getenv
 	}
-	credentials := credential.NewStore(cfg.Credentials, getenv).WithTransport(vol.Transport())
+	credentials := credential.NewStore(w.Credentials, getenv).WithTransport(w.volume.Transport())
 	h := &handlers.Handlers{
-		Volume: vol, States: state.NewStore(commands, cfg.Namespace()), Log: cfg.Log, Credentials: credentials,
-		Watches:    watch.NewRegistry(commands, cfg.Namespace()),
+		Volume: w.volume, States: w.states, Log: w.Log, Credentials: credentials,
+		Watches:    watch.NewRegistry(w.client, w.Namespace()),
 		Extensions: []ext.Extension{signatures.New(credentials), lfs.New(), submodules.New(credentials)},
 	}
 	changes := &handlers.Changes{
-		Namespace: cfg.Namespace(), Source: "/lockstep/worker/" + cfg.Worker, Floor: vol.Floor,
-		Limiter: limiter, Watches: h.Watches, Asked: vol.Asked,
-		Observe: cfg.observe(reporter), Log: cfg.Log,
+		Namespace: w.Namespace(), Source: "/lockstep/worker/" + w.Worker, Floor: w.volume.Floor,
+		Limiter: w.limiter, Watches: h.Watches, Asked: w.volume.Asked, Handler: w.backoff.Wrap(h.Handle),
+		Observe: w.observe(w.reporter), Log: w.Log,
 	}
-	backoff := newBackoff(cfg, h.States)
-	if cfg.cells == nil {
-		changes.Handler = backoff.Wrap(h.Handle)
-		return changes
+	if w.cells != nil {
+		forwarder := cells.Forwarder{Directory: w.cells, Cell: w.Cell}
+		changes.Elsewhere, changes.Handler = forwarder.Forward, w.backoff.Wrap(renaming(w.Config, h.Handle))
 	}
-	forwarder := cells.Forwarder{Directory: cfg.cells, Cell: cfg.Cell}
-	changes.Elsewhere, changes.Handler = forwarder.Forward, backoff.Wrap(renaming(cfg, h.Handle))
 	return changes
 }
 
-func newBackoff(cfg Config, states *state.Store) handlers.Backoff {
-	return handlers.Backoff{
-		Store: states, Retry: retries(cfg), Open: 3 * cfg.Lease, Log: cfg.Log, Observe: cfg.Metrics.Circuit,
-	}
-}
-
-// newRoute returns the route of changes. room returns how many more changes the worker could start, and lost is called for
-// changes that have vanished.
-func newRoute(
-	cfg Config, commands redis.UniversalClient, changes *handlers.Changes, locker *locking.Locker, room func() int,
-	lost func(n int64, keys []string),
-) (router.Route, error) {
+// route returns the route of changes. lost is called for changes that have vanished.
+func (w *worker) route(changes *handlers.Changes, lost func(n int64, keys []string)) (router.Route, error) {
 	subscriber, err := stream.NewSubscriber(stream.SubscriberConfig{
-		Client: commands, Reader: cfg.Redis.Open(), Prefix: string(cfg.Namespace()),
+		Client: w.client, Reader: w.Redis.Open(), Prefix: string(w.Namespace()),
 		// 0 would select the default
-		ConsumerGroup: events.WorkersGroup, Consumer: cfg.Worker, MaxIdleTime: cfg.Lease, Grace: max(cfg.Grace, 1),
-		Key: changes.Key, Beside: changes.Beside, Room: room, Vanished: lost,
-		Log: cfg.Log, Observer: cfg.Metrics.Stream(),
+		ConsumerGroup: events.WorkersGroup, Consumer: w.Worker, MaxIdleTime: w.Lease, Grace: max(w.Grace, 1),
+		Key: changes.Key, Beside: changes.Beside, Room: func() int { w.hb.beat(); return w.slots.Room() }, Vanished: lost,
+		Log: w.Log, Observer: w.Metrics.Stream(),
 	}, nil)
 	if err != nil {
 		return router.Route{}, err
 	}
 	before := []message.HandlerMiddleware{changes.Limit}
-	if cfg.cells != nil {
+	if w.cells != nil {
 		before = []message.HandlerMiddleware{changes.Forward, changes.Limit}
 	}
 	return router.Route{
-		Name: "changes", Topic: cfg.Namespace().Changes(), Subscriber: subscriber, Handler: changes.Handle,
-		Before: before, Locker: locker, Request: changes.Request,
-		Tracer: cfg.Traces.Tracer("worker"), Dispose: changes.Dispose(retries(cfg)),
-		OnPoison: newBackoff(cfg, state.NewStore(commands, cfg.Namespace())).Poisoned,
+		Name: "changes", Topic: w.Namespace().Changes(), Subscriber: subscriber, Handler: changes.Handle,
+		Before: before, Locker: w.locker, Request: changes.Request,
+		Tracer: w.Traces.Tracer("worker"), Dispose: changes.Dispose(w.retry()), OnPoison: w.backoff.Poisoned,
 	}, nil
 }
 
-func retries(cfg Config) router.Retry {
-	return router.Retry{MaxAttempts: cfg.MaxAttempts, Base: cfg.Lease / 10, Max: 30 * cfg.Lease, MaxAge: maxAge}
+func (w *worker) retry() router.Retry {
+	return router.Retry{MaxAttempts: w.MaxAttempts, Base: w.Lease / 10, Max: 30 * w.Lease, MaxAge: maxAge}
 }
 
-// handle runs the route until ctx is done, then drains it. Changes that wait in one of the queues return to the
-// stream at once.
-func handle(
-	ctx context.Context, cfg Config, hb *heartbeat, route router.Route, locker *locking.Locker, queues ...queue,
-) error {
+// handle runs the route until ctx is done, then drains it.
+func (w *worker) handle(ctx context.Context, route router.Route) error {
 	r, err := router.New(router.Config{
-		Log: cfg.Log, CloseTimeout: cfg.Grace + drainMargin, Routes: []router.Route{route},
+		Log: w.Log, CloseTimeout: w.Grace + drainMargin, Routes: []router.Route{route},
 	})
 	if err != nil {
 		return err
@@ -268,24 +257,24 @@ func handle(
 	defer stopRouter()
 	go func() { stopped <- router.Run(running, r) }()
 	failed := func(err error) error {
-		return fmt.Errorf("router: %w", errors.Join(err, route.Subscriber.Close(), locker.Close(running)))
+		return fmt.Errorf("router: %w", errors.Join(err, route.Subscriber.Close(), w.locker.Close(running)))
 	}
 	select {
 	case <-r.Running():
-		hb.running()
-		cfg.Log.InfoContext(ctx, "worker takes changes", "root", cfg.Root, "slots", cfg.Slots)
+		w.hb.running()
+		w.Log.InfoContext(ctx, "worker takes changes", "root", w.Root, "slots", w.Slots)
 	case err := <-stopped: // could not subscribe
 		return failed(err)
 	case <-ctx.Done():
 	}
 	select {
 	case <-ctx.Done():
-		hb.notReady(errDraining)
-		cfg.Log.InfoContext(ctx, "worker draining", "grace", cfg.Grace)
+		w.hb.notReady(errDraining)
+		w.Log.InfoContext(ctx, "worker draining", "grace", w.Grace)
 	case err := <-stopped:
 		return failed(err)
 	}
-	return drain(context.WithoutCancel(ctx), cfg.Grace, stopRouter, locker, stopped, queues...)
+	return w.drain(context.WithoutCancel(ctx), stopRouter, stopped)
 }
 
 const (
@@ -295,33 +284,27 @@ const (
 )
 
 // retention returns the trimmer, which knows how much of each stream to keep.
-func retention(cfg Config, client redis.UniversalClient) *stream.Trimmer {
-	namespace := cfg.Namespace()
+func (w *worker) retention() *stream.Trimmer {
 	return &stream.Trimmer{
-		Redis: client, Prefix: string(namespace), Log: cfg.Log, Observe: cfg.Metrics.Trim,
+		Redis: w.client, Prefix: string(w.Namespace()), Log: w.Log, Observe: w.Metrics.Trim,
 		Streams: []stream.Retention{
-			{Topic: namespace.Changes(), MaxLen: changesCap},
-			{Topic: namespace.Results(), Keep: cfg.ResultsKeep, Age: 24 * time.Hour},
+			{Topic: w.Namespace().Changes(), MaxLen: changesCap},
+			{Topic: w.Namespace().Results(), Keep: w.ResultsKeep, Age: 24 * time.Hour},
 		},
 		DeadAge: deadMaxAge,
 	}
 }
 
-// queue is what changes wait for. Its Close ends the waits.
-type queue interface{ Close() }
-
-// drain stops the router, whose end stopped reports, and waits up to the grace period for jobs in flight.
-func drain(
-	ctx context.Context, grace time.Duration, stop func(), locker *locking.Locker, stopped <-chan error, queues ...queue,
-) error {
-	for _, queue := range queues {
-		queue.Close()
-	}
+// drain stops the router, whose end stopped reports, and waits up to the grace period for jobs in flight. Changes that
+// wait for a host or a slot return to the stream at once.
+func (w *worker) drain(ctx context.Context, stop func(), stopped <-chan error) error {
+	w.limiter.Close()
+	w.slots.Close()
 	stop()
-	ctx, cancel := context.WithTimeout(ctx, grace+drainMargin)
+	ctx, cancel := context.WithTimeout(ctx, w.Grace+drainMargin)
 	defer cancel()
 	var g errgroup.Group
-	g.Go(func() error { return locker.Close(ctx) })
+	g.Go(func() error { return w.locker.Close(ctx) })
 	g.Go(func() error { return <-stopped })
 	if err := g.Wait(); err != nil {
 		return fmt.Errorf("drain: %w; other workers take over the remaining changes when their leases expire", err)
@@ -354,7 +337,7 @@ func awaitRedis(ctx context.Context, server redisx.Server, log *slog.Logger, try
 			waiting = true
 			log.ErrorContext(ctx, "waiting for redis", "error", redisx.Explain(server, err))
 		}
-		if !Sleep(ctx, redisRetryDelay) {
+		if !redisx.Pause(ctx, redisRetryDelay) {
 			return context.Cause(ctx)
 		}
 	}

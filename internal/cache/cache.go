@@ -1,4 +1,4 @@
-// Package cache reuses the result of a read, so that many callers cause few.
+// Package cache reuses the result of a read, so that many callers cause few, and keeps values that were used last.
 package cache
 
 import (

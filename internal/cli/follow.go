@@ -93,7 +93,9 @@ var followerName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$`)
 
 // config returns the configuration for following the reader at a URL.
 func (f followFlags) config(url string) (app.FollowConfig, error) {
-	cfg := app.FollowConfig{Repos: f.repos, Name: f.name, TokenWait: f.tokenWait, WipeOnRevoke: f.wipe}
+	cfg := app.FollowConfig{
+		Config: follow.Config{Select: f.repos, Name: f.name, TokenWait: f.tokenWait}, WipeOnRevoke: f.wipe,
+	}
 	if f.tokenFile == "" {
 		return cfg, errors.New("--token-file is required; create a token with lockstep tokens create --app NAME")
 	}

@@ -27,6 +27,7 @@ import (
 	"lockstep/internal/disk"
 	"lockstep/internal/execute"
 	"lockstep/internal/ext/submodules"
+	"lockstep/internal/redisx"
 	"lockstep/internal/state"
 	"lockstep/internal/telemetry"
 	"lockstep/internal/term"
@@ -260,7 +261,7 @@ func (s *gitSync) rest(ctx context.Context) {
 				next = h.due
 			}
 		}
-		if !app.Sleep(ctx, time.Until(next)) || !time.Now().Before(sync) {
+		if !redisx.Pause(ctx, time.Until(next)) || !time.Now().Before(sync) {
 			return
 		}
 	}

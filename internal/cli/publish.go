@@ -15,7 +15,7 @@ import (
 
 	"lockstep/events"
 	"lockstep/events/stream"
-	"lockstep/internal/app"
+	"lockstep/internal/changes"
 	"lockstep/internal/config"
 	"lockstep/internal/term"
 )
@@ -137,7 +137,7 @@ func newPublishCommand(std term.Streams) *cobra.Command {
 			}
 			var entry string
 			err = onRepo(cmd, std, 10*time.Second, change.Repo, func(ctx context.Context, d deployment) error {
-				entry, err = app.Enqueue(ctx, d.redis, d.cfg.Namespace(), change)
+				entry, err = changes.Publish(ctx, d.redis, d.cfg.Namespace(), change)
 				return err
 			})
 			if err != nil {
@@ -207,7 +207,7 @@ func enqueueAndAwait(
 	timeout time.Duration,
 ) (events.Result, error) {
 	defer showProgress(std, client, cfg, change)()
-	entry, err := app.Enqueue(ctx, client, cfg.Namespace(), change)
+	entry, err := changes.Publish(ctx, client, cfg.Namespace(), change)
 	switch {
 	case err != nil && timedOut(ctx):
 		return events.Result{}, &term.ExitError{Code: term.ExitTimedOut,

@@ -143,7 +143,7 @@ func (m maintainer) requestPoll(ctx context.Context, repo events.RepoPath) (entr
 	if err != nil {
 		return "", err
 	}
-	return app.Enqueue(ctx, m.redis, m.namespace, change)
+	return changes.Publish(ctx, m.redis, m.namespace, change)
 }
 
 // discard deletes the old copies, those that are published only if the copies are dropped, and notifies apps
@@ -189,7 +189,11 @@ func (m maintainer) discard(
 	if m.redis == nil {
 		return nil, nil
 	}
-	if err := app.AnnouncePurge(ctx, m.redis, m.namespace, repo, fence, commit); err != nil {
+	err = changes.PublishResult(ctx, m.redis, m.namespace, events.Result{
+		ID: fmt.Sprintf("purge/%s/%d", repo.Key(), fence), Type: events.ResultPurged, Source: "/lockstep/cli",
+		Time: time.Now(), Repo: repo, Fence: fence, Commit: commit,
+	})
+	if err != nil {
 		return nil, fmt.Errorf("purged, but apps and followers are not notified: run this again: %w", err)
 	}
 	return nil, nil

@@ -17,11 +17,19 @@ import (
 // files in them.
 func settings(cmd *cobra.Command, std term.Streams) (config.Config, error) {
 	cfg, err := loadSettings(cmd, std)
-	warnOfUnknown(cmd, std, cfg)
-	if err != nil || cmd.Flags().Lookup("credentials") == nil {
+	if err != nil {
 		return cfg, err
 	}
-	return cfg, term.UsageError(checkNamed(cfg, std))
+	return cfg, checkSettings(cmd, std, cfg)
+}
+
+// checkSettings warns of unknown variables, and checks what the settings name if the command uses it.
+func checkSettings(cmd *cobra.Command, std term.Streams, cfg config.Config) error {
+	warnOfUnknown(cmd, std, cfg)
+	if cmd.Flags().Lookup("credentials") == nil {
+		return nil
+	}
+	return term.UsageError(checkNamed(cfg, std))
 }
 
 // loadSettings loads a subcommand's settings.

@@ -18,6 +18,7 @@ import (
 
 	"lockstep/events"
 	"lockstep/internal/app"
+	"lockstep/internal/changes"
 	"lockstep/internal/config"
 	"lockstep/internal/redisx"
 	"lockstep/internal/status"
@@ -52,7 +53,10 @@ func newSyncCommand(std term.Streams) *cobra.Command {
 			"  lockstep sync https://example.com/acme/widgets.git --redis redis://127.0.0.1:6379",
 		Args: term.WrongUse(term.OneArg),
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
-			cfg, err := settings(cmd, std)
+			cfg, err := loadSettings(cmd, std)
+			if err == nil && cfg.Redis == "" { // otherwise publishAndWait checks them
+				err = checkSettings(cmd, std, cfg)
+			}
 			if err != nil {
 				return err
 			}
@@ -164,7 +168,7 @@ func besideWorker(
 func request(
 	ctx context.Context, client redis.UniversalClient, cfg config.Config, change events.Change,
 ) (events.Result, error) {
-	entry, err := app.Enqueue(ctx, client, cfg.Namespace(), change)
+	entry, err := changes.Publish(ctx, client, cfg.Namespace(), change)
 	if err != nil {
 		return events.Result{}, err
 	}

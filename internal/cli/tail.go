@@ -19,6 +19,7 @@ import (
 	"lockstep/events"
 	"lockstep/events/stream"
 	"lockstep/internal/cells"
+	"lockstep/internal/changes"
 	"lockstep/internal/config"
 	"lockstep/internal/redisx"
 	"lockstep/internal/state"
@@ -169,7 +170,7 @@ func entryLine(entry redis.XMessage) (repo, line string) {
 		return r.Repo.String(), status.OneLine(at, status.ResultLine(r))
 	}
 	if c, err := events.ParseChange([]byte(payload)); err == nil {
-		return c.Repo.String(), status.OneLine(at, "asked", status.Kind(string(c.Type)), c.Repo.String(),
+		return c.Repo.String(), status.OneLine(at, "asked", changes.Kind(c.Type), c.Repo.String(),
 			c.Ref.String(), c.App, fmt.Sprintf("%.12s", cmp.Or(c.Pinned(), c.Announced())), c.ID)
 	}
 	repo, _ = entry.Values["repo"].(string) // an entry with plain fields

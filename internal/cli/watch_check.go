@@ -12,6 +12,7 @@ import (
 	"lockstep/internal/config"
 	"lockstep/internal/credential"
 	"lockstep/internal/git/wire"
+	"lockstep/internal/redisx"
 	"lockstep/internal/term"
 	"lockstep/internal/watch"
 )
@@ -54,7 +55,7 @@ func checkRemote(ctx context.Context, std term.Streams, cfg config.Config, w wat
 	credentials := credential.NewStore(cfg.Credentials, std.Variable).WithTransport(network.Transport())
 	asked := network.Asked(w.URL)
 	auth, err := credentials.Resolve(ctx, w.Credential, asked)
-	for events.DispositionOf(err) == events.Contention && app.Sleep(ctx, time.Second) { // a token is being minted
+	for events.DispositionOf(err) == events.Contention && redisx.Pause(ctx, time.Second) { // a token is being minted
 		auth, err = credentials.Resolve(ctx, w.Credential, asked)
 	}
 	if err != nil {

@@ -7,26 +7,17 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"net"
 	"net/netip"
 	"net/url"
-	"os"
 	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
 
-	"github.com/knadh/koanf/parsers/yaml"
-	"github.com/knadh/koanf/providers/confmap"
-	"github.com/knadh/koanf/providers/env/v2"
-	"github.com/knadh/koanf/providers/file"
-	"github.com/knadh/koanf/providers/posflag"
-	"github.com/knadh/koanf/v2"
-	"github.com/spf13/pflag"
-
 	"lockstep/events"
+	"lockstep/internal/disk"
 	"lockstep/internal/egress"
 	"lockstep/internal/git/wire"
 	"lockstep/internal/redisx"
@@ -37,57 +28,57 @@ const DefaultFile = "lockstep.yaml"
 
 // Config holds every setting, checked. The table in settings.go documents each.
 type Config struct {
-	Unknown []UnknownVariable `koanf:"-"` // LOCKSTEP_ variables that set nothing
+	Unknown []UnknownVariable // LOCKSTEP_ variables that set nothing
 
-	Redis             string `koanf:"redis"`
-	RedisPasswordFile string `koanf:"redis-password-file"`
-	Prefix            string `koanf:"prefix"`
-	Cell              string `koanf:"cell"`
+	Redis             string `setting:"redis"`
+	RedisPasswordFile string `setting:"redis-password-file"`
+	Prefix            string `setting:"prefix"`
+	Cell              string `setting:"cell"`
 
-	LogLevel  string `koanf:"log-level"`
-	LogFormat string `koanf:"log-format"`
+	LogLevel  string `setting:"log-level"`
+	LogFormat string `setting:"log-format"`
 
-	Root        string        `koanf:"root"`
-	Credentials string        `koanf:"credentials"`
-	Worker      string        `koanf:"worker"`
-	Slots       int           `koanf:"slots"`
-	Lease       time.Duration `koanf:"lease"`
-	LockWait    time.Duration `koanf:"lock-wait"`
-	MaxAttempts int           `koanf:"max-attempts"`
-	TreeGrace   time.Duration `koanf:"tree-grace"`
+	Root        string        `setting:"root"`
+	Credentials string        `setting:"credentials"`
+	Worker      string        `setting:"worker"`
+	Slots       int           `setting:"slots"`
+	Lease       time.Duration `setting:"lease"`
+	LockWait    time.Duration `setting:"lock-wait"`
+	MaxAttempts int           `setting:"max-attempts"`
+	TreeGrace   time.Duration `setting:"tree-grace"`
 
-	OutsideLinks string   `koanf:"outside-links"`
-	LimitItems   []string `koanf:"limits"`
-	Limits       Limits   `koanf:"-"` // LimitItems, parsed
+	OutsideLinks string   `setting:"outside-links"`
+	LimitItems   []string `setting:"limits"`
+	Limits       Limits   // LimitItems, parsed
 
-	Hosts        []string `koanf:"hosts"`
-	RewriteItems []string `koanf:"rewrite"`
-	Proxy        string   `koanf:"proxy"`
-	CAFile       string   `koanf:"ca-file"`
-	KnownHosts   string   `koanf:"known-hosts"`
-	HostRequests []string `koanf:"host-requests"`
-	TimeoutItems []string `koanf:"host-timeouts"`
+	Hosts        []string `setting:"hosts"`
+	RewriteItems []string `setting:"rewrite"`
+	Proxy        string   `setting:"proxy"`
+	CAFile       string   `setting:"ca-file"`
+	KnownHosts   string   `setting:"known-hosts"`
+	HostRequests []string `setting:"host-requests"`
+	TimeoutItems []string `setting:"host-timeouts"`
 
-	HostTimeouts map[string]wire.Timeouts `koanf:"-"` // TimeoutItems, parsed
-	Rewrites     egress.Rewrites          `koanf:"-"` // RewriteItems, parsed
+	HostTimeouts map[string]wire.Timeouts // TimeoutItems, parsed
+	Rewrites     egress.Rewrites          // RewriteItems, parsed
 
-	Roles        []string      `koanf:"roles"`
-	CellReader   string        `koanf:"cell-reader"`
-	PollEvery    time.Duration `koanf:"poll-every"`
-	Listen       string        `koanf:"listen"`
-	AdminListen  string        `koanf:"admin-listen"`
-	APITokenFile string        `koanf:"api-token-file"`
-	Grace        time.Duration `koanf:"grace"`
-	NotifyHosts  []string      `koanf:"notify-hosts"`
-	ExecItems    []string      `koanf:"exec"`
-	ExecTimeout  time.Duration `koanf:"exec-timeout"`
+	Roles        []string      `setting:"roles"`
+	CellReader   string        `setting:"cell-reader"`
+	PollEvery    time.Duration `setting:"poll-every"`
+	Listen       string        `setting:"listen"`
+	AdminListen  string        `setting:"admin-listen"`
+	APITokenFile string        `setting:"api-token-file"`
+	Grace        time.Duration `setting:"grace"`
+	NotifyHosts  []string      `setting:"notify-hosts"`
+	ExecItems    []string      `setting:"exec"`
+	ExecTimeout  time.Duration `setting:"exec-timeout"`
 
-	AdminHeader    string   `koanf:"admin-header"`
-	TrustedProxies []string `koanf:"trusted-proxies"`
+	AdminHeader    string   `setting:"admin-header"`
+	TrustedProxies []string `setting:"trusted-proxies"`
 
-	Hooks       string        `koanf:"hooks"`
-	Spool       string        `koanf:"spool"`
-	ResultsKeep time.Duration `koanf:"results-keep"`
+	Hooks       string        `setting:"hooks"`
+	Spool       string        `setting:"spool"`
+	ResultsKeep time.Duration `setting:"results-keep"`
 
 	admin    Admin                   // parsed admin-header
 	proxies  []netip.Prefix          // parsed trusted-proxies
@@ -97,85 +88,6 @@ type Config struct {
 
 	usualRequests int            // parsed host-requests
 	hostRequests  map[string]int // by host
-}
-
-// Load reads and checks the settings. flags may be nil. If path is empty, Load reads [DefaultFile] if it
-// exists. environ has the form of [os.Environ].
-func Load(flags *pflag.FlagSet, path string, environ []string) (Config, error) {
-	k := koanf.New("\x00") // settings are not nested, so no name is split at a dot
-	if err := k.Load(confmap.Provider(defaults(), ""), nil); err != nil {
-		return Config{}, fmt.Errorf("defaults: %w", err)
-	}
-	if err := loadFile(k, path); err != nil {
-		return Config{}, err
-	}
-	variables := env.Provider("\x00", env.Opt{Prefix: EnvPrefix, TransformFunc: setting, EnvironFunc: func() []string {
-		return environ
-	}})
-	if err := checkVariables(environ); err != nil {
-		return Config{}, err
-	}
-	if err := k.Load(variables, nil); err != nil {
-		return Config{}, fmt.Errorf("environment: %w", err)
-	}
-	if flags != nil {
-		if err := k.Load(posflag.Provider(flags, "\x00", k), nil); err != nil {
-			return Config{}, fmt.Errorf("flags: %w", err)
-		}
-		for name, instead := range map[string]string{
-			"redis": "--redis-password-file or LOCKSTEP_REDIS", "proxy": "LOCKSTEP_PROXY or the file",
-		} {
-			if f := flags.Lookup(name); f != nil && f.Changed && hasPassword(f.Value.String()) {
-				return Config{}, fmt.Errorf("--%s: every user of this machine can see a password in an "+
-					"argument; use %s", name, instead)
-			}
-		}
-	}
-	c := Config{Unknown: unknownVariables(environ)}
-	if err := k.Unmarshal("", &c); err != nil {
-		return Config{}, fmt.Errorf("settings: %w", err)
-	}
-	return c, c.check(environ)
-}
-
-func loadFile(k *koanf.Koanf, path string) error {
-	named := path != ""
-	if !named {
-		path = DefaultFile
-	}
-	fromFile := koanf.New("\x00")
-	err := fromFile.Load(file.Provider(path), yaml.Parser())
-	if errors.Is(err, fs.ErrNotExist) && !named {
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("config file %s: %w", path, err)
-	}
-	for key, value := range fromFile.All() {
-		s, ok := find(key)
-		switch {
-		case !ok:
-			return fmt.Errorf("config file %s: unknown setting %q; see lockstep serve --help", path,
-				strings.ReplaceAll(key, "\x00", "."))
-		case value == nil: // "root:" without a value
-			fromFile.Delete(key)
-		default:
-			if err := s.fits(value); err != nil {
-				return fmt.Errorf("config file %s: %w", path, err)
-			}
-		}
-	}
-	return k.Merge(fromFile)
-}
-
-// setting returns the setting that a variable sets, or "" if the variable is empty or unknown. An
-// unknown variable is not an error, unlike an unknown key in a file: see Config.Unknown.
-func setting(variable, value string) (string, any) {
-	name := settingName(strings.TrimPrefix(variable, EnvPrefix))
-	if _, ok := find(name); !ok || value == "" {
-		return "", nil
-	}
-	return name, value
 }
 
 // minToken is the minimum length of the API token, in bytes.
@@ -189,13 +101,15 @@ func (c *Config) check(environ []string) error {
 		return Named(err)
 	}
 	var err error
-	if _, err := c.redisPassword(); err != nil {
-		return Named(err)
+	if c.RedisPasswordFile != "" {
+		if _, err := c.redisPassword(); err != nil {
+			return Named(err)
+		}
 	}
 	token, origin := Variable(environ, EnvPrefix+"API_TOKEN"), EnvPrefix+"API_TOKEN"
 	if c.APITokenFile != "" {
 		origin = "api-token-file"
-		if token, err = readSecret(c.APITokenFile); err != nil {
+		if token, err = disk.ReadSecret(c.APITokenFile); err != nil {
 			return Named(fmt.Errorf("api-token-file: %w", err))
 		}
 	}
@@ -324,7 +238,7 @@ func (c *Config) RedisServer() (redisx.Server, error) {
 }
 
 func (c *Config) redisPassword() (string, error) {
-	password, err := readSecret(c.RedisPasswordFile)
+	password, err := disk.ReadSecret(c.RedisPasswordFile)
 	if err != nil {
 		return "", fmt.Errorf("redis-password-file: %w", err)
 	}
@@ -337,7 +251,7 @@ func (c *Config) APIToken() string {
 	if c.apiToken == nil {
 		return ""
 	}
-	if token, err := readSecret(c.APITokenFile); err == nil && len(token) >= minToken {
+	if token, err := disk.ReadSecret(c.APITokenFile); err == nil && len(token) >= minToken {
 		c.apiToken.Store(&token)
 	}
 	return *c.apiToken.Load()
@@ -381,26 +295,7 @@ func CheckAddress(name, address string) error {
 
 func loopback(listen string) bool {
 	host, _, err := net.SplitHostPort(listen)
-	if err != nil {
-		return false
-	}
-	ip := net.ParseIP(host)
-	return host == "localhost" || ip != nil && ip.IsLoopback()
-}
-
-func readSecret(path string) (string, error) {
-	if path == "" {
-		return "", nil
-	}
-	text, err := os.ReadFile(path)
-	if err != nil {
-		return "", err
-	}
-	secret := strings.TrimSpace(string(text))
-	if secret == "" {
-		return "", fmt.Errorf("%s is empty", path)
-	}
-	return secret, nil
+	return err == nil && egress.IsLocal(host)
 }
 
 // Variable returns the value of an environment variable, or "" if it is not set. environ has the form of [os.Environ].

@@ -82,7 +82,7 @@ func TestInvalidSettings(t *testing.T) {
 		"fractional bytes":              {file: "limits: max-repo-bytes=1.5\n", want: `limits: max-repo-bytes "1.5": want a whole number of bytes`},
 		"zero repository size":          {args: []string{"--limits", "max-repo-bytes=0"}, want: "limits: max-repo-bytes 0: want at least 1MiB"},
 		"negative free bytes":           {args: []string{"--limits", "min-free-bytes=-1"}, want: "limits: min-free-bytes -1"},
-		"map of limits":                 {file: "limits: {max-repo-bytes: 1GiB}\n", want: "unknown setting"},
+		"map of limits":                 {file: "limits: {max-repo-bytes: 1GiB}\n", want: "limits: want a list of strings"},
 		"unknown scale":                 {environ: []string{"LOCKSTEP_LIMITS=huge"}, want: `limits "huge": want default or large`},
 		"two scales":                    {args: []string{"--limits", "large,default"}, want: "limits: large and default exclude each other"},
 		"unknown limit":                 {args: []string{"--limits", "max-pack=1GiB"}, want: `limits: no limit is called "max-pack"`},

@@ -1,7 +1,6 @@
 package config
 
 import (
-	"fmt"
 	"runtime"
 	"slices"
 	"time"
@@ -141,14 +140,6 @@ var settings = []entry{
 	{"results-keep", Serving, advanced, time.Hour, "", "minimum `duration` for which results stay readable"},
 }
 
-func defaults() map[string]any {
-	values := map[string]any{}
-	for _, s := range settings {
-		values[s.name] = s.value
-	}
-	return values
-}
-
 func find(name string) (entry, bool) {
 	for _, s := range settings {
 		if s.name == name {
@@ -156,36 +147,6 @@ func find(name string) (entry, bool) {
 		}
 	}
 	return entry{}, false
-}
-
-// fits returns an error if a YAML value is not of the setting's type. A silent conversion would be
-// wrong: 300 would mean 300 ns, true one slot, and a list its first element. An item of a list may be a whole number.
-func (s entry) fits(value any) error {
-	ok := false
-	switch s.value.(type) {
-	case string, time.Duration:
-		_, ok = value.(string)
-	case int:
-		_, ok = value.(int)
-	case []string:
-		list, isList := value.([]any)
-		if !isList {
-			list = []any{value}
-		}
-		ok = !slices.ContainsFunc(list, func(item any) bool { return !isTextOrNumber(item) })
-	}
-	if !ok {
-		return fmt.Errorf("%s: want %s", s.name, s.want())
-	}
-	return nil
-}
-
-func isTextOrNumber(item any) bool {
-	switch item.(type) {
-	case string, int:
-		return true
-	}
-	return false
 }
 
 // AddFlags adds the flags of the given groups.

@@ -2,7 +2,6 @@ package config
 
 import (
 	"net/url"
-	"reflect"
 	"time"
 )
 
@@ -14,23 +13,20 @@ type Value struct {
 
 // Values returns the effective values of all settings, in order, with passwords in URLs redacted.
 func (c Config) Values() []Value {
-	fields := map[string]any{}
-	v := reflect.ValueOf(c)
-	for i := range v.NumField() {
-		if name := v.Type().Field(i).Tag.Get("koanf"); name != "" {
-			fields[name] = v.Field(i).Interface()
-		}
-	}
+	fields := c.fields()
 	values := make([]Value, len(settings))
 	for i, s := range settings {
-		value := fields[s.name]
-		switch set := value.(type) {
-		case time.Duration:
-			value = set.String()
-		case string:
-			value = redacted(set)
+		values[i].Name = s.name
+		switch field := fields[s.name].(type) {
+		case *string:
+			values[i].Value = redacted(*field)
+		case *int:
+			values[i].Value = *field
+		case *time.Duration:
+			values[i].Value = field.String()
+		case *[]string:
+			values[i].Value = *field
 		}
-		values[i] = Value{s.name, value}
 	}
 	return values
 }

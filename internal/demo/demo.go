@@ -19,7 +19,6 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"lockstep/events"
-	"lockstep/internal/app"
 	"lockstep/internal/gitserver"
 	"lockstep/internal/redisx"
 	"lockstep/internal/term"
@@ -152,7 +151,7 @@ func (d *demo) beforeResponse(ctx context.Context, repo, service string) {
 		default:
 		}
 	}
-	app.Sleep(ctx, remoteLatency)
+	redisx.Pause(ctx, remoteLatency)
 }
 
 // act pushes until the duration has ended and a killed worker was replaced by another, or until is done.
@@ -165,7 +164,7 @@ func (d *demo) act(background, until context.Context, duration time.Duration) er
 	g.Go(func() error { return d.pushAll(ctx, pushing) })
 	g.Go(func() error {
 		defer stop()
-		app.Sleep(pushing, min(duration/4, 5*time.Second))
+		redisx.Pause(pushing, min(duration/4, 5*time.Second))
 		killed, err := d.killHolder(ctx, pushing)
 		if err != nil || killed.IsZero() {
 			return err
@@ -176,7 +175,7 @@ func (d *demo) act(background, until context.Context, duration time.Duration) er
 		if err := d.awaitTakeover(ctx, killed); err != nil {
 			return err
 		}
-		app.Sleep(pushing, time.Until(end))
+		redisx.Pause(pushing, time.Until(end))
 		return nil
 	})
 	return g.Wait()
@@ -193,7 +192,7 @@ func (d *demo) await(ctx context.Context, what string, done func() bool) error {
 		if time.Since(began) > stepTimeout {
 			return fmt.Errorf("demo: not everything is %s after %v", what, stepTimeout)
 		}
-		if !app.Sleep(ctx, 20*time.Millisecond) {
+		if !redisx.Pause(ctx, 20*time.Millisecond) {
 			return context.Cause(ctx)
 		}
 	}

@@ -18,6 +18,7 @@ import (
 	"lockstep/internal/app"
 	"lockstep/internal/changes"
 	"lockstep/internal/gitserver"
+	"lockstep/internal/redisx"
 	"lockstep/internal/watch"
 )
 
@@ -84,7 +85,7 @@ func (d *demo) cloned() bool {
 // history was rewritten.
 func (d *demo) pushAll(ctx, pushing context.Context) error {
 	for n := 1; ctx.Err() == nil; n++ {
-		if !app.Sleep(pushing, pushPause) && (n > forcePush || errors.Is(pushing.Err(), context.Canceled)) {
+		if !redisx.Pause(pushing, pushPause) && (n > forcePush || errors.Is(pushing.Err(), context.Canceled)) {
 			return nil
 		}
 		repo, parent := d.repos[0], ""
@@ -198,7 +199,7 @@ func contents(repo string, number int) map[string]string {
 // readTrees checks the published trees one after the other until ctx is done. It reads them like any program:
 // it resolves the name once and reads files.
 func (d *demo) readTrees(ctx context.Context) {
-	for i := 0; app.Sleep(ctx, readPause); i++ {
+	for i := 0; redisx.Pause(ctx, readPause); i++ {
 		repo := d.repos[i%len(d.repos)]
 		err := d.readTree(repo)
 		d.mu.Lock()

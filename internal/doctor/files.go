@@ -30,9 +30,6 @@ func examineFiles(cfg config.Config, environ []string) (checks Checks) {
 			if cfg.Redis != "" && cfg.Spool != "" {
 				checks = checks.with("spool", spoolDirectory(cfg.Spool))
 			}
-		case cfg.Hooks != "":
-			checks = checks.with("webhook sources",
-				refused("%s has none; a source is a directory with the files forge and secret", cfg.Hooks))
 		}
 	}
 	return checks

@@ -16,7 +16,6 @@ import (
 
 	"lockstep/events"
 	"lockstep/events/stream"
-	"lockstep/internal/app"
 	"lockstep/internal/changes"
 	"lockstep/internal/git/wire"
 	"lockstep/internal/gitserver"
@@ -102,7 +101,7 @@ func (b *board) push(repo string) {
 func (b *board) ask(repo string) {
 	b.t.Helper()
 	change := proctest.Must(events.NewChange(events.Change{URL: b.git.URL(repo), App: "docs"}))(b.t)
-	if _, err := app.Enqueue(context.Background(), b.client, events.DefaultNamespace, change); err != nil {
+	if _, err := changes.Publish(context.Background(), b.client, events.DefaultNamespace, change); err != nil {
 		b.t.Fatal(err)
 	}
 }

@@ -26,10 +26,10 @@ import (
 
 	"lockstep/events"
 	"lockstep/events/stream"
-	"lockstep/internal/app"
 	"lockstep/internal/gitserver"
 	"lockstep/internal/proctest"
 	"lockstep/internal/redistest"
+	"lockstep/internal/redisx"
 	"lockstep/internal/schedule"
 	"lockstep/internal/state"
 	"lockstep/internal/testenv"
@@ -158,7 +158,7 @@ func (m *model) killWorkers(ctx context.Context, times int) error {
 			random := rand.New(rand.NewPCG(m.seed, uint64(3+n)))
 			for i := range times / 2 {
 				p := m.serve(fmt.Sprintf("w%d-%d", n, i))
-				app.Sleep(ctx, 500*time.Millisecond+time.Duration(random.IntN(2000))*time.Millisecond) // at a random time
+				redisx.Pause(ctx, 500*time.Millisecond+time.Duration(random.IntN(2000))*time.Millisecond) // at a random time
 				p.Kill()
 			}
 			return nil

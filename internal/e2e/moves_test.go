@@ -29,6 +29,7 @@ import (
 	"lockstep/internal/gitserver"
 	"lockstep/internal/proctest"
 	"lockstep/internal/redistest"
+	"lockstep/internal/redisx"
 	"lockstep/internal/state"
 	"lockstep/internal/testenv"
 	"lockstep/internal/view"
@@ -174,7 +175,7 @@ func (r *cellRig) request(repo events.RepoPath, from, to *cellUnderTest) (stop f
 	ctx, stop := context.WithCancel(r.Context())
 	pin := r.pin
 	r.moving.Go(func() {
-		for app.Sleep(ctx, 100*time.Millisecond) {
+		for redisx.Pause(ctx, 100*time.Millisecond) {
 			err := mover.Move(ctx, repo, from.name, to.name, pin)
 			if err == nil {
 				return

@@ -9,10 +9,10 @@ import (
 	"testing"
 	"time"
 
-	"lockstep/internal/app"
 	"lockstep/internal/gitserver"
 	"lockstep/internal/proctest"
 	"lockstep/internal/redistest"
+	"lockstep/internal/redisx"
 	"lockstep/internal/term"
 	"lockstep/internal/testenv"
 )
@@ -149,7 +149,7 @@ func (p *pusher) kill(ref string) {
 	if _, stderr, code := proctest.RunLockstep(p.T, nil, args...); code != term.ExitDone {
 		p.Fatalf("publish: exit code %d: %s", code, stderr)
 	}
-	app.Sleep(p.Context(), time.Duration(p.random.IntN(100))*time.Millisecond) // at a random time
+	redisx.Pause(p.Context(), time.Duration(p.random.IntN(100))*time.Millisecond) // at a random time
 	p.worker.Kill()
 	p.kills++
 	if _, err := os.Stat(filepath.Join(p.root, pushedRepo)); err == nil {

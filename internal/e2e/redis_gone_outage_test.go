@@ -29,6 +29,7 @@ import (
 	"lockstep/internal/gitserver"
 	"lockstep/internal/proctest"
 	"lockstep/internal/redistest"
+	"lockstep/internal/redisx"
 	"lockstep/internal/schedule"
 	"lockstep/internal/watch"
 	"lockstep/tree"
@@ -136,7 +137,7 @@ func (o *outage) read() {
 				return
 			}
 			o.reads.Add(1)
-			app.Sleep(ctx, 5*time.Millisecond)
+			redisx.Pause(ctx, 5*time.Millisecond)
 		}
 	})
 	reading.Go(func() {
@@ -146,7 +147,7 @@ func (o *outage) read() {
 				o.Errorf("lockstep exec %s: %v: %s", repo, err, out)
 				return
 			}
-			app.Sleep(ctx, 200*time.Millisecond)
+			redisx.Pause(ctx, 200*time.Millisecond)
 		}
 	})
 	o.Cleanup(func() { stop(); reading.Wait() })
@@ -312,7 +313,7 @@ func (o *outage) consume() *consumer {
 				if strings.HasPrefix(err.Error(), "NOGROUP") {
 					_ = client.XGroupCreateMkStream(ctx, results, "copies", "0").Err()
 				}
-				app.Sleep(ctx, 10*time.Millisecond)
+				redisx.Pause(ctx, 10*time.Millisecond)
 				continue
 			}
 			for _, entry := range read[0].Messages {

@@ -14,11 +14,11 @@ import (
 	"time"
 
 	"lockstep/events"
-	"lockstep/internal/app"
 	extviews "lockstep/internal/ext/views"
 	"lockstep/internal/gitserver"
 	"lockstep/internal/proctest"
 	"lockstep/internal/redistest"
+	"lockstep/internal/redisx"
 	"lockstep/internal/testenv"
 	"lockstep/internal/view"
 	"lockstep/internal/watch"
@@ -126,7 +126,7 @@ func TestViewsUnderKill9(t *testing.T) {
 		}
 		head = proctest.Must(git.Commit(t.Context(), "acme/widgets", gitserver.Main, edit))(t)
 		sendWebhook(t, addr, fmt.Sprint("d", i), git.URL("acme/widgets"), head)
-		app.Sleep(t.Context(), time.Duration(random.IntN(700))*time.Millisecond) // at a random time
+		redisx.Pause(t.Context(), time.Duration(random.IntN(700))*time.Millisecond) // at a random time
 		if random.IntN(3) == 0 {
 			kills++
 			worker.Kill()

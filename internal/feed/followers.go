@@ -133,7 +133,7 @@ func (f *Followers) Put(ctx context.Context, app, name, token string, report Rep
 		return fmt.Errorf("%w: name: want at most 100 letters, digits, dots, underscores or hyphens", ErrBadReport)
 	}
 	const most = 1 << 30
-	_, err := ParseCursor(report.Cursor)
+	_, err := parseCursor(report.Cursor)
 	switch {
 	case report.Cursor != "" && err != nil:
 		return fmt.Errorf("%w: %w", ErrBadReport, err)
@@ -224,7 +224,7 @@ func (f *Followers) list(ctx context.Context) ([]Follower, error) {
 // isOfCell reports whether a follower gets the results of the cell, or may get them once it has a cursor of
 // these cells.
 func (f *Followers) isOfCell(one Follower) bool {
-	cursor, err := ParseCursor(one.Cursor)
+	cursor, err := parseCursor(one.Cursor)
 	_, known := cursor[f.cell]
 	return err != nil || known
 }
@@ -280,7 +280,7 @@ func (f *Followers) setLags(ctx context.Context, list []Follower) error {
 	}
 	after := map[entryID][]int{} // followers whose cursors are in the stream, by their entries
 	for i := range list {
-		cursor, err := ParseCursor(list[i].Cursor)
+		cursor, err := parseCursor(list[i].Cursor)
 		list[i].Entry, list[i].LagMS = cursor.Entry(f.cell), -1
 		at := cursor[f.cell]
 		if err == nil && at.epoch == epoch && epoch != "" && at.entry != lastEntry {

@@ -65,8 +65,8 @@ var ErrMalformed = errors.New("cursor: want the id of an event of /api/v1/result
 
 const maxCursor = 64 << 10 // bytes; each cell has 60 to 150
 
-// ParseCursor parses the text of a cursor. It returns [ErrMalformed] if it is none.
-func ParseCursor(text string) (Cursor, error) {
+// parseCursor parses the text of a cursor. It returns [ErrMalformed] if it is none.
+func parseCursor(text string) (Cursor, error) {
 	if len(text) > maxCursor {
 		return nil, ErrMalformed
 	}

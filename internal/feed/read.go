@@ -110,7 +110,7 @@ func (f *Feed) Locate(ctx context.Context, start Start) (Cursor, error) {
 	var from Cursor
 	if start.Cursor != "" {
 		var err error
-		if from, err = ParseCursor(start.Cursor); err != nil {
+		if from, err = parseCursor(start.Cursor); err != nil {
 			return nil, err
 		}
 	}

@@ -3,13 +3,13 @@ package feed
 import (
 	"context"
 	"fmt"
-	"strings"
 	"sync/atomic"
 	"time"
 
 	"lockstep/events"
 	"lockstep/events/stream"
 	"lockstep/internal/access"
+	"lockstep/internal/changes"
 	"lockstep/internal/notify"
 	"lockstep/internal/redisx"
 )
@@ -103,16 +103,10 @@ func frameOf(result events.Result) []byte {
 	if err != nil {
 		return nil // impossible: it was parsed from JSON
 	}
-	return fmt.Appendf(nil, "event: %s\ndata: %s\n\n", KindOf(result.Type), document)
+	return fmt.Appendf(nil, "event: %s\ndata: %s\n\n", changes.Kind(result.Type), document)
 }
 
 func idLine(at Cursor) []byte { return []byte("id: " + at.String() + "\n") }
-
-// KindOf returns the short form of a type, such as synced.
-func KindOf(t events.ResultType) string {
-	parts := strings.Split(string(t), ".")
-	return parts[max(0, len(parts)-2)]
-}
 
 // run tails the source until ctx is done.
 func (s *source) run(ctx context.Context) {

@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -162,53 +161,69 @@ func TestFormerDefaultBranch(t *testing.T) {
 	}
 }
 
-// TestListsOfASlowReader get smaller pages until the reader answers in time, and larger ones again.
-func TestListsOfASlowReader(t *testing.T) {
-	testenv.Long(t)
+// TestListOfASlowReader asks for smaller pages until the reader, or what is before it, answers in time.
+func TestListOfASlowReader(t *testing.T) {
 	t.Parallel()
-	const repos = 300
-	var isSlow atomic.Bool
-	isSlow.Store(true)
-	largest := 0
+	const repos = 2 * minPage
 	r := newReader(t, func(w http.ResponseWriter, r *http.Request) {
 		limit, _ := strconv.Atoi(r.URL.Query().Get("limit"))
-		largest = max(largest, limit)
 		after, _ := strconv.Atoi(r.URL.Query().Get("after"))
-		if isSlow.Load() && limit > 100 {
-			if limit > 500 {
-				w.WriteHeader(http.StatusGatewayTimeout)
-				return
-			}
+		switch {
+		case limit == maxPage:
+			w.WriteHeader(http.StatusGatewayTimeout)
+			fmt.Fprint(w, `{"error":"ask for a smaller one"}`)
+			return
+		case limit > minPage:
 			fmt.Fprint(w, `{"repos":[`) // as far as it is
 			_ = http.NewResponseController(w).Flush()
 			<-r.Context().Done()
 			return
 		}
 		var texts []string
-		end := min(after+limit, repos)
-		for i := after; i < end; i++ {
-			texts = append(texts, fmt.Sprintf(`{"repo":"acme/r%d","refs":[]}`, i))
+		for i := range limit {
+			texts = append(texts, fmt.Sprintf(`{"repo":"acme/r%d","refs":[]}`, after+i))
 		}
 		next := ""
-		if end < repos {
-			next = fmt.Sprintf(`,"next":"%d"`, end)
+		if after+limit < repos {
+			next = fmt.Sprintf(`,"next":"%d"`, after+limit)
 		}
 		fmt.Fprintf(w, `{"repos":[%s]%s}`, strings.Join(texts, ","), next)
 	})
-	r.timeout = 2 * time.Second
+	r.timeout = time.Second
 	got, err := r.Repos(t.Context())
 	if err != nil || len(got) != repos {
 		t.Errorf("%d repositories, %v", len(got), err)
 	}
-	isSlow.Store(false)
-	for range 5 {
-		largest = 0
-		if got, err := r.Repos(t.Context()); err != nil || len(got) != repos {
-			t.Errorf("%d repositories, %v", len(got), err)
+}
+
+// TestListOfAnAPIToken has no refs; each list compares them nevertheless.
+func TestListOfAnAPIToken(t *testing.T) {
+	t.Parallel()
+	commit := strings.Repeat("a", 40)
+	f, requested := newFollower(t, func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case strings.Contains(r.URL.EscapedPath(), "failing"):
+			http.Error(w, `{"error":"not found"}`, http.StatusNotFound)
+		case strings.HasSuffix(r.URL.Path, "/refs"):
+			fmt.Fprintf(w, `{"refs":[{"ref":"refs/heads/main","commit":%q,"default":true}]}`, commit)
+		default:
+			var failing strings.Builder
+			for n := range 2 * maxUnknown {
+				fmt.Fprintf(&failing, `,{"repo":"failing/r%d"}`, n)
+			}
+			fmt.Fprintf(w, `{"repos":[{"repo":"acme/widgets"}%s]}`, failing.String())
 		}
+	})
+	f.position.frame("c1")
+	f.list(t.Context(), true)
+	f.list(t.Context(), false)
+	if len(*requested) > 0 || len(f.repos) != 1 {
+		t.Errorf("requested %+v of %d repositories, although all is published", *requested, len(f.repos))
 	}
-	if largest < 500 {
-		t.Errorf("pages of %d once the reader is fast", largest)
+	commit = strings.Repeat("b", 40)
+	f.list(t.Context(), false)
+	if len(*requested) != 1 || (*requested)[0].Type != events.ChangePushed {
+		t.Errorf("requested %+v, want a sync", *requested)
 	}
 }
 

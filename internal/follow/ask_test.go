@@ -189,3 +189,23 @@ func TestRepositoryThatCannotBeReadDelaysNoOther(t *testing.T) {
 		t.Error("the repository is not compared again")
 	}
 }
+
+// TestRemovalWhileRefsAreRequested compares the refs once more: the answer may be older than the removal.
+func TestRemovalWhileRefsAreRequested(t *testing.T) {
+	t.Parallel()
+	f, requested := newFollower(t, func(w http.ResponseWriter, _ *http.Request) {
+		fmt.Fprintf(w, `{"refs":[{"ref":"refs/heads/main","commit":%q,"default":true}]}`, strings.Repeat("a", 40))
+	})
+	repo, dev := testenv.Must(events.ParseRepoPath("acme/widgets"))(t), testenv.Must(events.ParseRef("dev"))(t)
+	f.ask = func(ctx context.Context, request func() func()) {
+		note := request()
+		f.position.frame("c2")
+		f.follow(ctx, events.Result{Type: events.ResultRemoved, Repo: repo, Ref: dev})
+		note()
+	}
+	f.position.frame("c1")
+	f.compare(t.Context(), repo)
+	if !f.isOpen(repo) || f.checks[repo.Key()] == nil || len(*requested) > 0 {
+		t.Errorf("requested %+v, and the refs are not compared again", *requested)
+	}
+}

@@ -3,7 +3,6 @@ package follow
 import (
 	"context"
 	"errors"
-	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -32,29 +31,22 @@ func (f *Follower) compare(ctx context.Context, repo events.RepoPath) {
 	}
 	if !f.compared[repo.Key()] {
 		f.compared[repo.Key()] = true
-		f.askRefs(ctx, repo, 1)
+		f.askRefs(ctx, repo)
 	}
 }
 
-// maxAsks is how often the refs of a repository are requested because a frame about it has arrived before the
-// answer. A repository may have more results than the reader has answers.
-const maxAsks = 3
-
-func (f *Follower) askRefs(ctx context.Context, repo events.RepoPath, try int) {
+func (f *Follower) askRefs(ctx context.Context, repo events.RepoPath) {
 	key, number := repo.Key(), f.position.number
 	f.ask(ctx, func() func() {
 		f.requests <- struct{}{}
 		refs, err := f.cfg.Reader.Refs(ctx, repo)
 		<-f.requests
 		return func() {
-			if f.touched[key] > number && try < maxAsks { // it may have been answered before that
-				f.askRefs(ctx, repo, try+1)
-				return
-			}
 			delete(f.compared, key)
 			f.noteRefs(ctx, repo, refs, err, number)
-			if f.touched[key] > number && f.isOpen(repo) {
-				f.checkLater(repo)
+			if f.touched[key] > number { // it may have been answered before that frame
+				f.position.ask(keyOf(repo, events.Ref{}))
+				f.checkSoon(repo)
 			}
 		}
 	})
@@ -159,7 +151,6 @@ func (f *Follower) forget(repo events.RepoPath, number uint64) {
 // sync requests a sync of a ref. While the stream only repeats what was listed, the commit may be an older
 // one and is not announced.
 func (f *Follower) sync(ctx context.Context, repo events.RepoPath, ref Ref) {
-	f.noteLimited(ctx, repo, ref)
 	change := events.Change{
 		Type: events.ChangePushed, Repo: repo, URL: f.cfg.Reader.Remote(repo), Ref: ref.Ref, Depth: f.depthOf(ref),
 	}
@@ -191,19 +182,6 @@ func (f *Follower) hasHistory(repo events.RepoPath, ref Ref) bool {
 	return err == nil && ok && here.Depth.Covers(depth)
 }
 
-// noteLimited logs a ref once when the reader has less history than configured.
-func (f *Follower) noteLimited(ctx context.Context, repo events.RepoPath, ref Ref) {
-	key, depth := keyOf(repo, ref.Ref), f.depthOf(ref)
-	switch {
-	case depth.Covers(f.cfg.Depth):
-		delete(f.limited, key)
-	case f.limited[key] != depth:
-		f.limited[key] = depth
-		f.cfg.Log.InfoContext(ctx, "history is limited to what the origin keeps",
-			"repo", repo.String(), "ref", ref.Ref.String(), "depth", depth.String(), "wanted", f.cfg.Depth.String())
-	}
-}
-
 // remove requests the removal of a repository that is published here. Unless forced, the reader is asked once
 // more, under the lease.
 func (f *Follower) remove(ctx context.Context, repo events.RepoPath, force bool) {
@@ -225,10 +203,6 @@ const Source = "/hooks/follow"
 // request publishes a change for the worker.
 func (f *Follower) request(ctx context.Context, j job, change events.Change) {
 	change.Source, change.Credential = Source, f.cfg.Credential
-	// the repository or a ref of it goes away: log the others once more rather than keep these
-	if change.Type != events.ChangePushed {
-		maps.DeleteFunc(f.limited, func(key string, _ events.Depth) bool { return strings.HasPrefix(key, j.repo.Key()+" ") })
-	}
 	f.position.ask(j.key)
 	j.number = f.position.number
 	if err := f.publish(ctx, j, change); err != nil && ctx.Err() == nil {

@@ -3,7 +3,6 @@ package follow
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"net/http"
 	"strings"
 	"testing"
@@ -37,7 +36,7 @@ func TestPushBringsTheConfiguredHistory(t *testing.T) {
 	}
 }
 
-// TestPushesWhileRefsAreRequested ends with a comparison after the last of more pushes than the refs are requested for.
+// TestPushesWhileRefsAreRequested ends with a comparison after the last of the pushes.
 func TestPushesWhileRefsAreRequested(t *testing.T) {
 	t.Parallel()
 	f, _ := newFollower(t, func(w http.ResponseWriter, _ *http.Request) {
@@ -53,14 +52,14 @@ func TestPushesWhileRefsAreRequested(t *testing.T) {
 	}
 	f.ask = func(_ context.Context, request func() func()) {
 		note := request()
-		if pushes < 2*maxAsks {
+		if pushes < 6 {
 			push()
 		}
 		note()
 	}
 	push()
 	if f.isOpen(repo) && len(f.checks) == 0 {
-		t.Errorf("after %d pushes during %d requests, a push is open and no comparison is due", pushes, maxAsks)
+		t.Errorf("after %d pushes, one is open and no comparison is due", pushes)
 	}
 }
 
@@ -96,28 +95,4 @@ type deepCopies struct {
 func (c deepCopies) Locate(repo events.RepoPath, ref events.Ref) (volume.Located, bool, error) {
 	commit, here := c.copies[repo.String()].Commits[ref]
 	return volume.Located{Ref: ref, Commit: commit, Depth: c.depth}, here, nil
-}
-
-// TestLimitedHistoryIsLoggedForEachRefOnce logs a ref again only after it had the configured history, or was removed.
-func TestLimitedHistoryIsLoggedForEachRefOnce(t *testing.T) {
-	t.Parallel()
-	f, _ := newFollower(t, func(http.ResponseWriter, *http.Request) {})
-	var logged strings.Builder
-	f.cfg.Depth, f.cfg.Log = 50, slog.New(slog.NewTextHandler(&logged, nil))
-	repo := testenv.Must(events.ParseRepoPath("acme/widgets"))(t)
-	ref := func(name string, depth events.Depth) Ref {
-		return Ref{Ref: testenv.Must(events.ParseRef(name))(t), Commit: strings.Repeat("b", 40), Depth: depth}
-	}
-	for range 3 {
-		f.sync(t.Context(), repo, ref("main", 10))
-		f.sync(t.Context(), repo, ref("next", 20))
-	}
-	if got := strings.Count(logged.String(), "history is limited"); got != 2 {
-		t.Errorf("logged %d times, want once for each ref:\n%s", got, logged.String())
-	}
-	f.sync(t.Context(), repo, ref("main", 50))
-	f.remove(t.Context(), repo, true)
-	if len(f.limited) > 0 {
-		t.Errorf("%v is kept of a removed repository", f.limited)
-	}
 }

@@ -40,7 +40,7 @@
 //	too far behind (410)                  restart from the cursor of the response, and list
 //	busy (429, 503), slow                 try again after Retry-After and a random time; list with smaller pages
 //	a sync fails                          the worker retries; later the repository is compared again, with backoff
-//	token refused (401)                   the token is read again until it changes, and the reader is asked again
-//	                                      every 10 s; after Config.TokenWait Run returns ErrRevoked
+//	token refused (401)                   the token is read and the reader asked again every 5 s; after
+//	                                      Config.TokenWait Run returns ErrRevoked
 //	any other response                    as if the connection was lost; the error is logged and shown by health checks
 package follow

@@ -81,10 +81,8 @@ type Follower struct {
 	listAgain  bool              // the requested list may be older than the current stream
 	// the stream began at a cursor that was not reached, and there has been no list since
 	restart  bool
-	compared map[string]bool // repositories whose refs are requested, by key
-	// history of refs of which the reader has less than configured, by key in the position
-	limited map[string]events.Depth
-	touched map[string]uint64 // last frame about a repository while anything is requested, by key
+	compared map[string]bool   // repositories whose refs are requested, by key
+	touched  map[string]uint64 // last frame about a repository while anything is requested, by key
 
 	// ask sends a request to the reader in the background; apply then calls the returned function. A test may
 	// call both at once.
@@ -161,7 +159,7 @@ func New(cfg Config) (*Follower, error) {
 		cfg.TokenWait = 2 * time.Minute
 	}
 	f := &Follower{
-		cfg: cfg, compared: map[string]bool{}, limited: map[string]events.Depth{}, touched: map[string]uint64{},
+		cfg: cfg, compared: map[string]bool{}, touched: map[string]uint64{},
 		answers: make(chan func()), requests: make(chan struct{}, listRequests), incoming: make(chan incoming),
 		settled: make(chan events.Result), jobs: map[string]job{}, checks: map[string]*check{}, gone: map[string]time.Time{},
 		position: position{open: map[string]span{}, cursor: cfg.Record.Cursor()},
@@ -261,7 +259,7 @@ func (f *Follower) connect(ctx context.Context) error {
 			if left <= 0 {
 				return ErrRevoked
 			}
-			f.awaitToken(ctx, token, min(left, askAgain))
+			sleep(ctx, min(left, askAgain))
 			continue
 		}
 		since = time.Time{}
@@ -287,10 +285,6 @@ func (f *Follower) receive(ctx context.Context, after string, restart bool) (las
 		if err != nil {
 			return after, opened, err
 		}
-		if !opened && frame.Data != nil { // the stream continues after the cursor without a frame
-			f.send(ctx, incoming{frame: &Frame{Cursor: after}, opened: true, restart: restart, resume: resume})
-			opened = true
-		}
 		after = frame.Cursor
 		f.send(ctx, incoming{frame: &frame, opened: !opened, restart: restart && !opened, resume: resume})
 		opened = true
@@ -304,46 +298,23 @@ func (f *Follower) send(ctx context.Context, in incoming) {
 	}
 }
 
-const (
-	tokenInterval = time.Second      // how often the token file is read while its token is refused
-	askAgain      = 10 * time.Second // how often the reader is asked meanwhile: its Redis may be restored
-)
-
-// awaitToken waits until the token file contains a token other than the refused one, for at most limit.
-func (f *Follower) awaitToken(ctx context.Context, refused string, limit time.Duration) {
-	for end := time.Now().Add(limit); ctx.Err() == nil && time.Now().Before(end); {
-		if token, err := f.cfg.Reader.Token(); err == nil && token != refused {
-			f.cfg.Log.InfoContext(ctx, "the token file has another token")
-			return
-		}
-		sleep(ctx, min(tokenInterval, time.Until(end)))
-	}
-}
+// askAgain is how often a reader that refuses the token is asked again, with what the token file has then: its Redis
+// may be restored.
+const askAgain = 5 * time.Second
 
 const reportEvery = 10 * time.Second
 
-// report sends reports to the reader, regularly and once the follower has caught up.
+// report sends reports to the reader while it is connected.
 func (f *Follower) report(ctx context.Context) {
 	if f.cfg.Name == "" {
 		return
 	}
-	tick := time.NewTicker(time.Second)
-	defer tick.Stop()
-	var last Status
-	var sent time.Time
-	failed := false
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
+	for failed := false; ctx.Err() == nil; {
 		now := f.Status()
-		level := now.Behind == 0 && now.CaughtUp && (last.Behind > 0 || !last.CaughtUp)
-		if !now.Connected || !level && time.Since(sent) < reportEvery {
+		if !now.Connected {
+			sleep(ctx, time.Second)
 			continue
 		}
-		last, sent = now, time.Now()
 		err := f.cfg.Reader.Report(ctx, f.cfg.Name, Report{
 			Cursor: now.Cursor, Repos: now.Repos, Behind: now.Behind, Version: f.cfg.Version,
 		})
@@ -351,6 +322,7 @@ func (f *Follower) report(ctx context.Context) {
 			f.cfg.Log.WarnContext(ctx, "the reader does not accept reports of this follower", "error", err)
 		}
 		failed = err != nil
+		sleep(ctx, reportEvery)
 	}
 }
 

@@ -7,12 +7,10 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strings"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
-
-	"lockstep/events"
 )
 
 const (
@@ -38,17 +36,16 @@ func (f *Follower) list(ctx context.Context, all bool) {
 	f.listing = true
 	all, number := f.all, f.position.number
 	f.ask(ctx, func() func() {
-		repos, unknown, err := f.listAll(ctx)
-		return func() { f.noteList(ctx, listing{repos, unknown, all, number}, err) }
+		repos, err := f.listAll(ctx)
+		return func() { f.noteList(ctx, listing{repos, all, number}, err) }
 	})
 }
 
 // listing is a list of the reader.
 type listing struct {
-	repos   []Listed
-	unknown []events.RepoPath // listed, but their refs could not be
-	all     bool              // compare it with everything that is published
-	number  uint64            // of the last frame before the request
+	repos  []Listed
+	all    bool   // compare it with everything that is published
+	number uint64 // of the last frame before the request
 }
 
 // noteList takes note of a list, or of the error that there is none.
@@ -76,19 +73,16 @@ func (f *Follower) noteList(ctx context.Context, l listing, err error) {
 	f.repos = map[string]Listed{}
 	for _, one := range l.repos {
 		f.repos[one.Repo.Key()] = one
-		switch same := slices.Equal(before[one.Repo.Key()].Refs, one.Refs); {
-		case (l.all || !same) && f.touched[one.Repo.Key()] > l.number:
+		switch was := before[one.Repo.Key()]; {
+		case one.Refs == nil:
 			f.compare(ctx, one.Repo)
-		case l.all:
-			f.compareWith(ctx, one.Repo, one.Refs)
-		case !same:
+		case !l.all && slices.Equal(was.Refs, one.Refs):
+		case f.touched[one.Repo.Key()] > l.number:
+			f.compare(ctx, one.Repo)
+		default:
 			f.forget(one.Repo, l.number)
 			f.compareWith(ctx, one.Repo, one.Refs)
 		}
-	}
-	for _, repo := range l.unknown {
-		f.repos[repo.Key()] = Listed{repo, before[repo.Key()].Refs}
-		f.compare(ctx, repo)
 	}
 	f.findMissing(ctx, before, l.all)
 	if f.listed == 0 {
@@ -127,40 +121,33 @@ func (f *Follower) findMissing(ctx context.Context, before map[string]Listed, al
 // which there is no list.
 const maxUnknown = 16
 
-// listAll lists the selected repositories with their refs, in order. unknown are those whose refs cannot be listed.
-func (f *Follower) listAll(ctx context.Context) (repos []Listed, unknown []events.RepoPath, err error) {
-	all, err := f.cfg.Reader.Repos(ctx)
+// listAll lists the selected repositories with their refs, nil for one whose refs cannot be listed.
+func (f *Follower) listAll(ctx context.Context) ([]Listed, error) {
+	repos, err := f.cfg.Reader.Repos(ctx)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	for _, one := range all {
-		if f.selects(one.Repo) {
-			repos = append(repos, one)
-		}
-	}
-	var mu sync.Mutex // guards unknown
+	repos = slices.DeleteFunc(repos, func(one Listed) bool { return !f.selects(one.Repo) })
+	var unknown atomic.Int32
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(listRequests)
 	for i, one := range repos {
 		if one.Refs != nil {
 			continue
 		}
-		g.Go(func() error {
-			refs, err := f.cfg.Reader.Refs(ctx, one.Repo)
-			if err == nil || errors.Is(err, ErrNotFound) { // removed since
-				repos[i].Refs = refs
-				return nil
-			}
-			mu.Lock()
-			defer mu.Unlock()
-			if unknown = append(unknown, one.Repo); len(unknown) > maxUnknown || ctx.Err() != nil {
+		g.Go(func() (err error) {
+			repos[i].Refs, err = f.cfg.Reader.Refs(ctx, one.Repo)
+			switch {
+			case errors.Is(err, ErrNotFound): // removed since, or not published yet
+				repos[i] = Listed{}
+			case err != nil && (unknown.Add(1) > maxUnknown || ctx.Err() != nil):
 				return err
 			}
 			return nil
 		})
 	}
 	err = g.Wait()
-	return slices.DeleteFunc(repos, func(one Listed) bool { return one.Refs == nil }), unknown, err
+	return slices.DeleteFunc(repos, func(one Listed) bool { return one.Repo.IsZero() }), err
 }
 
 // checkMissing compares the repositories that are published and were not listed.

@@ -2,6 +2,7 @@ package follow
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -9,13 +10,12 @@ import (
 	"io"
 	"net/http"
 	"net/url"
-	"os"
 	"strconv"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"lockstep/events"
+	"lockstep/internal/disk"
 	"lockstep/internal/egress"
 )
 
@@ -50,23 +50,13 @@ func waitOf(err error) time.Duration {
 	return 0
 }
 
-// errSlow means that a response took too long.
-var errSlow = errors.New("the reader took too long")
-
 // Reader is a client of a process with the role reader. It is safe for concurrent use.
 type Reader struct {
 	base      string // URL without a trailing slash
 	tokenFile string
 	http      *http.Client
 	timeout   time.Duration
-	page      atomic.Int64 // repositories in a page of a list
 }
-
-// Repositories in a page. A reader that takes too long for a page is asked for smaller ones.
-const (
-	maxPage = 1000
-	minPage = 10
-)
 
 // requestTimeout limits all requests except that for results, which does not end.
 const requestTimeout = 30 * time.Second
@@ -92,7 +82,6 @@ func NewReader(base, tokenFile string) (*Reader, error) {
 		http: &http.Client{
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		}}
-	r.page.Store(maxPage)
 	_, err = r.Token()
 	return r, err
 }
@@ -121,19 +110,11 @@ const maxToken = 4096 // bytes
 
 // Token returns the current content of the token file.
 func (r *Reader) Token() (string, error) {
-	file, err := os.Open(r.tokenFile)
-	if err != nil {
-		return "", fmt.Errorf("token-file: %w", err)
-	}
-	defer file.Close()
-	text, err := io.ReadAll(io.LimitReader(file, maxToken+1))
-	token := strings.TrimSpace(string(text))
+	token, err := disk.ReadSecret(r.tokenFile)
 	switch {
 	case err != nil:
 		return "", fmt.Errorf("token-file: %w", err)
-	case token == "":
-		return "", fmt.Errorf("token-file: %s is empty", r.tokenFile)
-	case len(text) > maxToken || strings.ContainsFunc(token, func(c rune) bool { return c <= ' ' || c > '~' }):
+	case len(token) > maxToken || strings.ContainsFunc(token, func(c rune) bool { return c <= ' ' || c > '~' }):
 		return "", fmt.Errorf("token-file: %s is not a token: want one line, as printed by lockstep tokens create",
 			r.tokenFile)
 	}
@@ -154,20 +135,26 @@ type Listed struct {
 	Refs []Ref           `json:"refs"` // nil if they must be requested separately, as with the API token
 }
 
+// Repositories in a page of a list. A reader that takes too long for one is asked for smaller ones.
+const (
+	maxPage = 100
+	minPage = 6
+)
+
 // Repos lists the repositories that the token reads. It fails if a cell does not answer: its repositories
 // would be missing.
 func (r *Reader) Repos(ctx context.Context) (repos []Listed, err error) {
+	limit := maxPage
 	for next := ""; ; {
 		var page struct {
 			Repos   []Listed `json:"repos"`
 			Next    string   `json:"next"`
 			Missing string   `json:"missing_cell"`
 		}
-		begin, limit := time.Now(), r.page.Load()
 		err := r.get(ctx, fmt.Sprintf("/api/v1/repos?limit=%d&after=%s", limit, url.QueryEscape(next)), &page)
 		switch {
-		case errors.Is(err, errSlow) && limit > minPage:
-			r.page.Store(max(minPage, limit/4))
+		case errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil && limit > minPage:
+			limit = max(minPage, limit/4)
 			continue
 		case err != nil:
 			return nil, fmt.Errorf("list repositories: %w", err)
@@ -175,8 +162,6 @@ func (r *Reader) Repos(ctx context.Context) (repos []Listed, err error) {
 			return nil, errors.New("list repositories: the response is not that of a reader")
 		case page.Missing != "":
 			return nil, fmt.Errorf("list repositories: cell %s does not answer", page.Missing)
-		case time.Since(begin) < r.timeout/10:
-			r.page.Store(min(maxPage, 2*limit))
 		}
 		repos = append(repos, page.Repos...)
 		if page.Next == "" || page.Next == next {
@@ -226,23 +211,15 @@ func (r *Reader) Report(ctx context.Context, name string, report Report) error {
 const maxResponse = 64 << 20 // bytes
 
 func (r *Reader) get(ctx context.Context, path string, into any) error {
-	limited, cancel := context.WithTimeout(ctx, r.timeout)
+	ctx, cancel := context.WithTimeout(ctx, r.timeout)
 	defer cancel()
-	err := r.decode(limited, path, into)
-	if err != nil && limited.Err() != nil && ctx.Err() == nil {
-		return fmt.Errorf("%w: more than %v", errSlow, r.timeout)
-	}
-	return err
-}
-
-func (r *Reader) decode(ctx context.Context, path string, into any) error {
 	resp, err := r.send(ctx, http.MethodGet, path, nil, nil)
 	if err != nil {
 		return err
 	}
 	defer resp.Body.Close()
 	if err := json.NewDecoder(io.LimitReader(resp.Body, maxResponse)).Decode(into); err != nil {
-		return fmt.Errorf("the response is not that of a reader: %w", err)
+		return fmt.Errorf("the response is not that of a reader: %w", cmp.Or(context.Cause(ctx), err))
 	}
 	return nil
 }
@@ -305,7 +282,7 @@ func failureOf(resp *http.Response) error {
 	case resp.StatusCode == http.StatusNotFound:
 		return errors.New("HTTP 404: this is not the URL of a reader; see docs/following.md")
 	case resp.StatusCode == http.StatusGatewayTimeout:
-		return fmt.Errorf("HTTP %d: %w", resp.StatusCode, errSlow)
+		return fmt.Errorf("HTTP %d: %w", resp.StatusCode, context.DeadlineExceeded)
 	}
 	err := fmt.Errorf("HTTP %d", resp.StatusCode)
 	if problem.Error != "" {

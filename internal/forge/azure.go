@@ -36,10 +36,10 @@ func verifyAzure(src Source, header http.Header, _ []byte, _ time.Time) error {
 }
 
 // readAzure decodes a delivery of Azure DevOps. Each change of a branch or tag is a push.
-func readAzure(r *reader, body []byte) error {
+func readAzure(r *reader, body []byte) {
 	var doc azureEvent
-	if err := r.decode(body, &doc); err != nil {
-		return err
+	if !r.decode(body, &doc) {
+		return
 	}
 	r.d.ID, r.d.Event = deliveryID(doc.ID), eventName(doc.Type)
 	if len(doc.Resource) == 0 {
@@ -47,20 +47,19 @@ func readAzure(r *reader, body []byte) error {
 	}
 	switch doc.Type {
 	case "git.push":
-		return r.azurePush(doc.Resource)
+		r.azurePush(doc.Resource)
 	case "git.repo.renamed":
-		return r.azureRenamed(doc.Resource)
+		r.azureRenamed(doc.Resource)
 	case "git.repo.deleted":
-		return r.azureDeleted(doc.Resource)
+		r.azureDeleted(doc.Resource)
 	case "git.repo.created", "git.repo.forked", "git.repo.statuschanged":
 		r.ignore(noAction) // the first push follows
 	default:
 		r.ignore(notOfInterest)
 	}
-	return nil
 }
 
-func (r *reader) azurePush(resource []byte) error {
+func (r *reader) azurePush(resource []byte) {
 	var push struct {
 		Repository azureRepository `json:"repository"`
 		Updates    []struct {
@@ -69,52 +68,45 @@ func (r *reader) azurePush(resource []byte) error {
 			New  string `json:"newObjectId"`
 		} `json:"refUpdates"`
 	}
-	if err := r.decode(resource, &push); err != nil {
-		return err
+	if !r.decode(resource, &push) {
+		return
 	}
 	repo, ok := r.azureRepository(push.Repository.RemoteURL)
 	if !ok {
-		return nil
+		return
 	}
 	repo = repo.withDefault(strings.TrimPrefix(push.Repository.DefaultBranch, "refs/heads/"))
 	if push.Updates == nil { // the subscription sends minimal details
 		r.whole(Pushed, repo)
 	}
 	for _, update := range push.Updates {
-		from, to := update.Old, update.New
-		deleted := isZeros(to)
-		if isTag(update.Name) { // the hash may be the tag object's
-			from, to = "", ""
-		}
-		r.ref(repo, update.Name, from, to, deleted)
+		r.object(repo, update.Name, update.Old, update.New, false)
 	}
-	return nil
 }
 
-func (r *reader) azureRenamed(resource []byte) error {
+func (r *reader) azureRenamed(resource []byte) {
 	var renamed struct {
 		OldName    string          `json:"oldName"`
 		NewName    string          `json:"newName"`
 		Repository azureRepository `json:"repository"`
 	}
-	if err := r.decode(resource, &renamed); err != nil {
-		return err
+	if !r.decode(resource, &renamed) {
+		return
 	}
 	remote := azureURL(renamed.Repository.RemoteURL)
 	i := strings.LastIndexByte(remote, '/')
 	if name, err := url.PathUnescape(remote[i+1:]); err != nil || !strings.EqualFold(name, renamed.NewName) {
 		r.ignore(otherURL) // renamed again since
-		return nil
+		return
 	}
 	from := remote[:i+1] + url.PathEscape(renamed.OldName)
 	if to, ok := r.azureRepository(remote); ok {
 		r.moved(to, azureName(from), from)
 	}
-	return nil
 }
 
 // azureDeleted decodes a removal, which contains the names but not the clone URL.
-func (r *reader) azureDeleted(resource []byte) error {
+func (r *reader) azureDeleted(resource []byte) {
 	var deleted struct {
 		Name    string `json:"repositoryName"`
 		Project struct {
@@ -122,13 +114,13 @@ func (r *reader) azureDeleted(resource []byte) error {
 			URL  string `json:"url"` // {collection}/_apis/projects/{id}
 		} `json:"project"`
 	}
-	if err := r.decode(resource, &deleted); err != nil {
-		return err
+	if !r.decode(resource, &deleted) {
+		return
 	}
 	collection, _, ok := strings.Cut(azureURL(deleted.Project.URL), "/_apis/")
 	if !ok {
 		r.ignore(noURL)
-		return nil
+		return
 	}
 	name := "/_git/" + url.PathEscape(deleted.Name)
 	remotes := []string{collection + "/" + url.PathEscape(deleted.Project.Name) + name}
@@ -140,7 +132,6 @@ func (r *reader) azureDeleted(resource []byte) error {
 			r.whole(Removed, repo)
 		}
 	}
-	return nil
 }
 
 // azureRepository validates a repository, given by its clone URL, which stands for all that it has.

@@ -32,23 +32,22 @@ type cloudRef struct {
 }
 
 // readBitbucketCloud decodes a delivery of Bitbucket Cloud.
-func readBitbucketCloud(r *reader, body []byte) error {
+func readBitbucketCloud(r *reader, body []byte) {
 	switch r.d.Event {
 	case connectionTest:
 		r.d.Ping = true
-		return nil
 	case "repo:push":
-		return r.cloudPush(body)
+		r.cloudPush(body)
 	case "repo:updated", "repo:transfer":
-		return r.cloudMoved(body)
+		r.cloudMoved(body)
 	case "repo:deleted":
-		return r.cloudDeleted(body)
+		r.cloudDeleted(body)
+	default:
+		r.ignore(notOfInterest)
 	}
-	r.ignore(notOfInterest)
-	return nil
 }
 
-func (r *reader) cloudPush(body []byte) error {
+func (r *reader) cloudPush(body []byte) {
 	var push struct {
 		Repository cloudRepository `json:"repository"`
 		Push       struct {
@@ -58,12 +57,12 @@ func (r *reader) cloudPush(body []byte) error {
 			} `json:"changes"`
 		} `json:"push"`
 	}
-	if err := r.decode(body, &push); err != nil {
-		return err
+	if !r.decode(body, &push) {
+		return
 	}
 	repo, ok := r.repository(push.Repository.FullName, cloudURL(push.Repository.FullName))
 	if !ok {
-		return nil
+		return
 	}
 	for _, change := range push.Push.Changes {
 		named := cmp.Or(change.New, change.Old)
@@ -79,7 +78,6 @@ func (r *reader) cloudPush(body []byte) error {
 		}
 		r.ref(repo, named.ref(), before, after, change.New == nil)
 	}
-	return nil
 }
 
 // ref returns the full name, or "" if it is neither a branch nor a tag.
@@ -94,7 +92,7 @@ func (c cloudRef) ref() string {
 }
 
 // cloudMoved decodes a rename or transfer of a repository. Some updates and transfers do not contain the old name.
-func (r *reader) cloudMoved(body []byte) error {
+func (r *reader) cloudMoved(body []byte) {
 	var updated struct {
 		Changes struct {
 			FullName struct {
@@ -103,31 +101,29 @@ func (r *reader) cloudMoved(body []byte) error {
 			} `json:"full_name"`
 		} `json:"changes"`
 	}
-	if err := r.decode(body, &updated); err != nil {
-		return err
+	if !r.decode(body, &updated) {
+		return
 	}
 	name := updated.Changes.FullName
 	if name.Old == "" || name.New == "" {
 		r.ignore(noAction)
-		return nil
+		return
 	}
 	if repo, ok := r.repository(name.New, cloudURL(name.New)); ok {
 		r.moved(repo, name.Old, cloudURL(name.Old))
 	}
-	return nil
 }
 
-func (r *reader) cloudDeleted(body []byte) error {
+func (r *reader) cloudDeleted(body []byte) {
 	var deleted struct {
 		Repository cloudRepository `json:"repository"`
 	}
-	if err := r.decode(body, &deleted); err != nil {
-		return err
+	if !r.decode(body, &deleted) {
+		return
 	}
 	if repo, ok := r.repository(deleted.Repository.FullName, cloudURL(deleted.Repository.FullName)); ok {
 		r.whole(Removed, repo)
 	}
-	return nil
 }
 
 func cloudURL(name string) string { return bitbucketCloud + name + ".git" }

@@ -32,21 +32,20 @@ func IsUnsignedTest(src Source, header http.Header) bool {
 }
 
 // readBitbucketDC decodes a delivery of Bitbucket Data Center or Server, which do not report removals.
-func readBitbucketDC(r *reader, body []byte) error {
+func readBitbucketDC(r *reader, body []byte) {
 	switch r.d.Event {
 	case connectionTest:
 		r.d.Ping = true
-		return nil
 	case "repo:refs_changed", "mirror:repo_synchronized":
-		return r.dcPush(body)
+		r.dcPush(body)
 	case "repo:modified":
-		return r.dcModified(body)
+		r.dcModified(body)
+	default:
+		r.ignore(notOfInterest)
 	}
-	r.ignore(notOfInterest)
-	return nil
 }
 
-func (r *reader) dcPush(body []byte) error {
+func (r *reader) dcPush(body []byte) {
 	var push struct {
 		Repository dcRepository `json:"repository"`
 		Changes    []struct {
@@ -59,40 +58,33 @@ func (r *reader) dcPush(body []byte) error {
 		} `json:"changes"`
 		IsTruncated bool `json:"refLimitExceeded"` // of a mirror: no changes are given
 	}
-	if err := r.decode(body, &push); err != nil {
-		return err
+	if !r.decode(body, &push) {
+		return
 	}
 	repo, ok := r.dcRepository(push.Repository)
 	if !ok {
-		return nil
+		return
 	}
 	if push.IsTruncated {
 		r.whole(Pushed, repo)
 	}
 	for _, change := range push.Changes {
-		from, to := change.FromHash, change.ToHash
-		deleted := change.Type == "DELETE" || isZeros(to)
-		if isTag(change.Ref.ID) { // the hash may be the tag object's
-			from, to = "", ""
-		}
-		r.ref(repo, change.Ref.ID, from, to, deleted)
+		r.object(repo, change.Ref.ID, change.FromHash, change.ToHash, change.Type == "DELETE")
 	}
-	return nil
 }
 
-func (r *reader) dcModified(body []byte) error {
+func (r *reader) dcModified(body []byte) {
 	var modified struct {
 		Old dcRepository `json:"old"`
 		New dcRepository `json:"new"`
 	}
-	if err := r.decode(body, &modified); err != nil {
-		return err
+	if !r.decode(body, &modified) {
+		return
 	}
 	if repo, ok := r.dcRepository(modified.New); ok {
 		modified.Old.Links = modified.New.Links // the server is the same
 		r.moved(repo, modified.Old.name(), r.dcURL(modified.Old))
 	}
-	return nil
 }
 
 // name returns the project's key and the repository's slug. The keys of personal projects begin with "~".

@@ -46,7 +46,7 @@ type forge struct {
 	verify  func(src Source, header http.Header, body []byte, now time.Time) error
 	idIn    []string // headers that may contain the delivery ID, which is the same in redeliveries
 	eventIn []string // headers that may contain the event name
-	read    func(r *reader, body []byte) error
+	read    func(r *reader, body []byte)
 }
 
 var forges = map[Kind]forge{
@@ -146,8 +146,8 @@ func Receive(src Source, header http.Header, body []byte, now time.Time) (Delive
 	r := &reader{src: src, header: header, d: Delivery{
 		Source: src.Name, ID: deliveryID(first(header, f.idIn)), Event: eventName(first(header, f.eventIn)),
 	}}
-	if err := f.read(r, body); err != nil {
-		return Delivery{}, err
+	if f.read(r, body); r.err != nil {
+		return Delivery{}, r.err
 	}
 	return r.done(), nil
 }

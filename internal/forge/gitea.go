@@ -17,30 +17,29 @@ func verifyGitea(src Source, header http.Header, body []byte, now time.Time) err
 
 // readGitea decodes a delivery of Gitea or Forgejo. They send "delete" for a deleted branch, "delete" and "push" for a
 // deleted tag, and nothing for a rename. Each "create" comes with a "push", so it is ignored.
-func readGitea(r *reader, body []byte) error {
+func readGitea(r *reader, body []byte) {
 	switch r.d.Event {
 	case "push":
-		return r.hubPush(body)
+		r.hubPush(body)
 	case "delete":
-		return r.hubDelete(body)
+		r.hubDelete(body)
 	case "repository":
-		return r.giteaRepository(body)
+		r.giteaRepository(body)
+	default:
+		r.ignore(notOfInterest)
 	}
-	r.ignore(notOfInterest)
-	return nil
 }
 
-func (r *reader) giteaRepository(body []byte) error {
+func (r *reader) giteaRepository(body []byte) {
 	var done hubAction
-	if err := r.decodeHub(body, &done); err != nil {
-		return err
+	if !r.decodeHub(body, &done) {
+		return
 	}
 	if done.Action != "deleted" {
 		r.ignore(noAction)
-		return nil
+		return
 	}
 	if repo, ok := r.hubRepository(done.Repository); ok {
 		r.whole(Removed, repo)
 	}
-	return nil
 }

@@ -49,51 +49,49 @@ func verifyGitHub(src Source, header http.Header, body []byte, _ time.Time) erro
 }
 
 // readGitHub decodes a delivery of GitHub.
-func readGitHub(r *reader, body []byte) error {
+func readGitHub(r *reader, body []byte) {
 	switch r.d.Event {
 	case "ping":
 		r.d.Ping = true
-		return nil
 	case "push":
-		return r.hubPush(body)
+		r.hubPush(body)
 	case "delete":
-		return r.hubDelete(body)
+		r.hubDelete(body)
 	case "repository":
-		return r.gitHubRepository(body)
+		r.gitHubRepository(body)
+	default:
+		r.ignore(notOfInterest) // each create comes with a push
 	}
-	r.ignore(notOfInterest) // each create comes with a push
-	return nil
 }
 
-func (r *reader) hubPush(body []byte) error {
+func (r *reader) hubPush(body []byte) {
 	var push hubPush
-	if err := r.decodeHub(body, &push); err != nil {
-		return err
+	if !r.decodeHub(body, &push) {
+		return
 	}
 	repo, ok := r.hubRepository(push.Repository)
 	if !ok {
-		return nil
+		return
 	}
 	deleted := push.Deleted || isZeros(push.After)
 	if isTag(push.Ref) { // the hash may be the tag object's
 		push.Before, push.After = "", push.HeadCommit.ID
 	}
 	r.ref(repo.withDefault(push.Repository.DefaultBranch), push.Ref, push.Before, push.After, deleted)
-	return nil
 }
 
 func (r *reader) hubRepository(repo hubRepository) (repository, bool) {
 	return r.repository(repo.FullName, repo.CloneURL, repo.SSHURL)
 }
 
-func (r *reader) hubDelete(body []byte) error {
+func (r *reader) hubDelete(body []byte) {
 	var gone hubDelete
-	if err := r.decodeHub(body, &gone); err != nil {
-		return err
+	if !r.decodeHub(body, &gone) {
+		return
 	}
 	repo, ok := r.hubRepository(gone.Repository)
 	if !ok {
-		return nil
+		return
 	}
 	switch gone.RefType {
 	case "branch":
@@ -101,32 +99,30 @@ func (r *reader) hubDelete(body []byte) error {
 	case "tag":
 		r.ref(repo, "refs/tags/"+gone.Ref, "", "", true)
 	}
-	return nil
 }
 
-func (r *reader) gitHubRepository(body []byte) error {
+func (r *reader) gitHubRepository(body []byte) {
 	var done hubAction
-	if err := r.decodeHub(body, &done); err != nil {
-		return err
+	if !r.decodeHub(body, &done) {
+		return
 	}
 	switch done.Action {
 	case "renamed", "transferred":
-		return r.gitHubMoved(done)
+		r.gitHubMoved(done)
 	case "edited":
-		return r.gitHubEdited(done)
+		r.gitHubEdited(done)
 	case "deleted", "archived":
 		kind := map[string]EventKind{"deleted": Removed, "archived": Archived}[done.Action]
 		if repo, ok := r.hubRepository(done.Repository); ok {
 			r.whole(kind, repo)
 		}
-		return nil
+	default:
+		r.ignore(noAction)
 	}
-	r.ignore(noAction)
-	return nil
 }
 
 // gitHubMoved decodes a rename, which contains the old name, or a transfer, which contains the old owner.
-func (r *reader) gitHubMoved(done hubAction) error {
+func (r *reader) gitHubMoved(done hubAction) {
 	type login struct {
 		Login string `json:"login"`
 	}
@@ -143,8 +139,8 @@ func (r *reader) gitHubMoved(done hubAction) error {
 			} `json:"from"`
 		} `json:"owner"`
 	}
-	if err := r.decodePart(done.Changes, &changes); err != nil {
-		return err
+	if !r.decodePart(done.Changes, &changes) {
+		return
 	}
 	owner, name, _ := strings.Cut(done.Repository.FullName, "/")
 	if was := changes.Repository.Name.From; was != "" {
@@ -159,44 +155,39 @@ func (r *reader) gitHubMoved(done hubAction) error {
 	if repo, ok := r.hubRepository(done.Repository); ok {
 		r.moved(repo, owner+"/"+name, "")
 	}
-	return nil
 }
 
-func (r *reader) gitHubEdited(done hubAction) error {
+func (r *reader) gitHubEdited(done hubAction) {
 	var changes struct {
 		DefaultBranch *json.RawMessage `json:"default_branch"`
 	}
-	if err := r.decodePart(done.Changes, &changes); err != nil {
-		return err
+	if !r.decodePart(done.Changes, &changes) {
+		return
 	}
 	if changes.DefaultBranch == nil {
 		r.ignore(noAction)
-		return nil
+		return
 	}
 	if repo, ok := r.hubRepository(done.Repository); ok {
 		r.defaultChanged(repo, done.Repository.DefaultBranch)
 	}
-	return nil
 }
 
-// decodeHub decodes a body into v: the whole body or, with GitHub's default content type, the field payload of a
-// form.
-func (r *reader) decodeHub(body []byte, v any) error {
+// decodeHub is decode of the whole body or, with GitHub's default content type, of the field payload of a form.
+func (r *reader) decodeHub(body []byte, v any) bool {
 	kind, _, err := mime.ParseMediaType(r.header.Get("Content-Type"))
 	if err != nil || kind != "application/x-www-form-urlencoded" {
 		return r.decode(body, v)
 	}
 	form, err := url.ParseQuery(string(body))
 	if err != nil {
-		return errors.New("the body is not a valid form")
+		r.err = errors.New("the body is not a valid form")
+		return false
 	}
 	return r.decode([]byte(form.Get("payload")), v)
 }
 
-// decodePart decodes a part of a body that may be missing.
-func (r *reader) decodePart(part json.RawMessage, v any) error {
-	if len(part) == 0 {
-		return nil
-	}
-	return r.decode(part, v)
+// decodePart is decode of a part of a body that may be missing.
+func (r *reader) decodePart(part json.RawMessage, v any) bool {
+	return len(part) == 0 || r.decode(part, v)
 }

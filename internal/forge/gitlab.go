@@ -25,38 +25,38 @@ func verifyGitLab(src Source, header http.Header, body []byte, now time.Time) er
 
 // readGitLab decodes a delivery of a project, group or system hook. Its ID is the Idempotency-Key, which older versions
 // do not send. X-Gitlab-Event-UUID is no substitute: all deliveries caused by one push share it.
-func readGitLab(r *reader, body []byte) error {
+func readGitLab(r *reader, body []byte) {
 	switch r.d.Event {
 	case "Push Hook", "Tag Push Hook":
-		return r.labPush(body)
+		r.labPush(body)
 	case "System Hook", "Project Hook":
-		return r.labSystem(body)
+		r.labSystem(body)
+	default:
+		r.ignore(notOfInterest)
 	}
-	r.ignore(notOfInterest)
-	return nil
 }
 
-func (r *reader) labSystem(body []byte) error {
+func (r *reader) labSystem(body []byte) {
 	var hook struct {
 		EventName string `json:"event_name"`
 	}
-	if err := r.decode(body, &hook); err != nil {
-		return err
+	if !r.decode(body, &hook) {
+		return
 	}
 	r.d.Event = cmp.Or(eventName(hook.EventName), r.d.Event)
 	switch hook.EventName {
 	case "push", "tag_push":
-		return r.labPush(body)
+		r.labPush(body)
 	case "repository_update":
-		return r.labUpdate(body)
+		r.labUpdate(body)
 	case "project_destroy", "project_rename", "project_transfer", "project_update":
-		return r.labProject(hook.EventName, body)
+		r.labProject(hook.EventName, body)
+	default:
+		r.ignore(notOfInterest)
 	}
-	r.ignore(notOfInterest)
-	return nil
 }
 
-func (r *reader) labPush(body []byte) error {
+func (r *reader) labPush(body []byte) {
 	var push struct {
 		Ref         string     `json:"ref"`
 		Before      string     `json:"before"`
@@ -64,23 +64,22 @@ func (r *reader) labPush(body []byte) error {
 		CheckoutSHA string     `json:"checkout_sha"`
 		Project     labProject `json:"project"`
 	}
-	if err := r.decode(body, &push); err != nil {
-		return err
+	if !r.decode(body, &push) {
+		return
 	}
 	repo, ok := r.labRepository(push.Project)
 	if !ok {
-		return nil
+		return
 	}
 	deleted := isZeros(push.After)
 	if isTag(push.Ref) { // the hash may be the tag object's
 		push.Before, push.After = "", push.CheckoutSHA
 	}
 	r.ref(repo.withDefault(push.Project.DefaultBranch), push.Ref, push.Before, push.After, deleted)
-	return nil
 }
 
 // labUpdate decodes the summary sent once per push, even for pushes with too many refs to send an event for each.
-func (r *reader) labUpdate(body []byte) error {
+func (r *reader) labUpdate(body []byte) {
 	var update struct {
 		Project labProject `json:"project"`
 		Changes []struct {
@@ -89,31 +88,26 @@ func (r *reader) labUpdate(body []byte) error {
 			After  string `json:"after"`
 		} `json:"changes"`
 	}
-	if err := r.decode(body, &update); err != nil {
-		return err
+	if !r.decode(body, &update) {
+		return
 	}
 	repo, ok := r.labRepository(update.Project)
 	if !ok {
-		return nil
+		return
 	}
 	for _, change := range update.Changes {
-		before, after := change.Before, change.After
-		if isTag(change.Ref) { // the hash may be the tag object's
-			before, after = "", ""
-		}
-		r.ref(repo.withDefault(update.Project.DefaultBranch), change.Ref, before, after, isZeros(change.After))
+		r.object(repo.withDefault(update.Project.DefaultBranch), change.Ref, change.Before, change.After, false)
 	}
-	return nil
 }
 
 // labProject decodes an event about a whole project. Such events contain no URL.
-func (r *reader) labProject(event string, body []byte) error {
+func (r *reader) labProject(event string, body []byte) {
 	var project struct {
 		PathWithNamespace    string `json:"path_with_namespace"`
 		OldPathWithNamespace string `json:"old_path_with_namespace"`
 	}
-	if err := r.decode(body, &project); err != nil {
-		return err
+	if !r.decode(body, &project) {
+		return
 	}
 	repo, ok := r.labRepository(labProject{PathWithNamespace: project.PathWithNamespace})
 	switch {
@@ -125,7 +119,6 @@ func (r *reader) labProject(event string, body []byte) error {
 	default:
 		r.defaultChanged(repo, "") // project_update does not say what changed
 	}
-	return nil
 }
 
 func (r *reader) labRepository(project labProject) (repository, bool) {

@@ -34,6 +34,7 @@ type reader struct {
 	src    Source
 	header http.Header
 	d      Delivery
+	err    error // why the body cannot be decoded
 }
 
 // repository has a validated name and validated URLs.
@@ -124,6 +125,15 @@ func (r *reader) ref(repo repository, name, before, after string, deleted bool) 
 	}
 }
 
+// object is ref with the hashes of objects, which of a tag may be no commits.
+func (r *reader) object(repo repository, name, before, after string, deleted bool) {
+	deleted = deleted || isZeros(after)
+	if isTag(name) {
+		before, after = "", ""
+	}
+	r.ref(repo, name, before, after, deleted)
+}
+
 // whole adds an event about the whole repository.
 func (r *reader) whole(kind EventKind, repo repository) {
 	r.d.Events = append(r.d.Events, Event{Kind: kind, Repo: repo.path, URLs: repo.urls})
@@ -173,16 +183,15 @@ func (r *reader) moved(to repository, from, fromURL string) {
 	}
 }
 
-// decode decodes a JSON body, or a part of one, into v. Its errors do not quote the body.
-func (r *reader) decode(body []byte, v any) error {
+// decode decodes a JSON body, or a part of one, into v. If it returns false, the error of r says why, without a quote.
+func (r *reader) decode(body []byte, v any) bool {
 	err := json.Unmarshal(body, v)
-	if err == nil {
-		return nil
-	}
 	if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
-		return fmt.Errorf("invalid %s delivery: a field has the wrong type at byte %d", r.src.Kind, wrong.Offset)
+		r.err = fmt.Errorf("invalid %s delivery: a field has the wrong type at byte %d", r.src.Kind, wrong.Offset)
+	} else if err != nil {
+		r.err = fmt.Errorf("invalid %s delivery: it is not JSON", r.src.Kind)
 	}
-	return fmt.Errorf("invalid %s delivery: it is not JSON", r.src.Kind)
+	return err == nil
 }
 
 // commit returns hash in lower case, or "" if it is not a commit hash.

@@ -78,6 +78,9 @@ func LoadSources(dir string, environ []string) (*Sources, error) {
 		names, err = s.find()
 		return err
 	})
+	if err == nil && dir != "" && len(names) == 0 {
+		err = fmt.Errorf("webhook sources: %s has none; a source is a directory with the files forge and secret", dir)
+	}
 	if err != nil {
 		return nil, err
 	}

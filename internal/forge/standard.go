@@ -24,10 +24,10 @@ type standardEvent struct {
 }
 
 // readStandard decodes a document whose type is an [EventKind] or the change type of the same name.
-func readStandard(r *reader, body []byte) error {
+func readStandard(r *reader, body []byte) {
 	var doc standardEvent
-	if err := r.decode(body, &doc); err != nil {
-		return err
+	if !r.decode(body, &doc) {
+		return
 	}
 	r.d.Event = eventName(doc.Type)
 	data := doc.Data
@@ -48,7 +48,6 @@ func readStandard(r *reader, body []byte) error {
 	default:
 		r.ignore(notOfInterest)
 	}
-	return nil
 }
 
 // standard adds an event. A push without a ref is a push to the default branch.

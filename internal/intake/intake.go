@@ -17,6 +17,7 @@ import (
 	"go.opentelemetry.io/otel/trace/noop"
 
 	"lockstep/events"
+	"lockstep/internal/cache"
 	"lockstep/internal/egress"
 	"lockstep/internal/forge"
 	"lockstep/internal/redisx"
@@ -46,8 +47,13 @@ type Config struct {
 // Intake accepts deliveries. It is safe for concurrent use.
 type Intake struct {
 	cfg   Config
-	cache *cache
+	cache *cache.Recent[watch.RemoteWatches] // by remote; the registry checks their versions
 }
+
+// cacheWeight allows ten thousand remotes with nine watches each, a few dozen megabytes: each weighs one, and one for
+// each of its watches. Remotes without watches are not kept, because their deliveries make no call that would check the
+// version.
+const cacheWeight = 100_000
 
 // New returns an Intake.
 func New(cfg Config) (*Intake, error) {
@@ -62,11 +68,8 @@ func New(cfg Config) (*Intake, error) {
 	if cfg.Drained == nil {
 		cfg.Drained = func(string) {}
 	}
-	return &Intake{cfg: cfg, cache: newCache(cacheWeight)}, nil
+	return &Intake{cfg: cfg, cache: cache.NewRecent[watch.RemoteWatches](cacheWeight)}, nil
 }
-
-// Spools reports whether deliveries are kept on disk while Redis is unavailable.
-func (in *Intake) Spools() bool { return in.cfg.Spool != nil }
 
 // The results of a delivery.
 const (
@@ -212,7 +215,7 @@ func (in *Intake) deliver(
 func (in *Intake) watches(
 	ctx context.Context, d forge.Delivery, fresh bool,
 ) (watches map[string]watch.RemoteWatches, cached bool, err error) {
-	urls := Concerned(d)
+	urls := concerned(d)
 	watches = make(map[string]watch.RemoteWatches, len(urls))
 	for _, url := range urls {
 		remote := watch.RemoteKey(url)
@@ -220,7 +223,7 @@ func (in *Intake) watches(
 			continue
 		}
 		if !fresh {
-			if found, ok := in.cache.get(remote); ok {
+			if found, ok := in.cache.Get(remote); ok {
 				watches[remote], cached = found, true
 				continue
 			}
@@ -229,7 +232,11 @@ func (in *Intake) watches(
 		if err != nil {
 			return nil, false, err
 		}
-		in.cache.put(remote, found)
+		weight := len(found.Watches)
+		if weight > 0 {
+			weight++
+		}
+		in.cache.Put(remote, found, weight)
 		watches[remote] = found
 	}
 	return watches, cached, nil

@@ -25,8 +25,8 @@ type Plan struct {
 	Unwatched bool // it has none as nobody watches its repositories, whatever the ref
 }
 
-// Concerned returns the URLs of the remotes whose watches determine the plan of a delivery.
-func Concerned(d forge.Delivery) []string {
+// concerned returns the URLs of the remotes whose watches determine the plan of a delivery.
+func concerned(d forge.Delivery) []string {
 	var urls []string
 	for _, e := range d.Events {
 		for _, url := range slices.Concat(e.URLs, e.FromURLs) {
@@ -38,7 +38,7 @@ func Concerned(d forge.Delivery) []string {
 	return urls
 }
 
-// NewPlan returns the plan of a delivery from src. remotes contains the watches of all [Concerned] URLs by
+// NewPlan returns the plan of a delivery from src. remotes contains the watches of all [concerned] URLs by
 // [watch.RemoteKey]. The plan is deterministic. Its changes have the paths of the watches, not the forge's.
 func NewPlan(src forge.Source, d forge.Delivery, remotes map[string]watch.RemoteWatches) Plan {
 	p := planner{src: src, delivery: d, remotes: remotes, index: map[target]int{}}
@@ -55,7 +55,7 @@ func NewPlan(src forge.Source, d forge.Delivery, remotes map[string]watch.Remote
 	case len(p.plan.Changes) > 0:
 		p.plan.Ignored = ""
 	default:
-		p.plan.Unwatched = len(d.Events) > 0 && len(p.watches(Concerned(d))) == 0
+		p.plan.Unwatched = len(d.Events) > 0 && len(p.watches(concerned(d))) == 0
 	}
 	return p.plan
 }
@@ -186,27 +186,16 @@ func firstPerRepo(watches []watch.Watch, match func(watch.Watch) bool) (first []
 
 func anyWatch(watch.Watch) bool { return true }
 
-// change adds a change that updates ref for a watch.
+// change adds a change that updates ref for a watch. That of an exact ref replaces one of a pattern; that of the
+// default branch replaces nothing.
 func (p *planner) change(w watch.Watch, ref events.Ref, before, after string) {
 	exact, _ := w.Ref.Ref()
-	t := target{events.ChangePushed, w.Repo.Key(), w.App, ref.String()}
-	i, exists := p.index[t]
-	if exists && exact != ref {
-		return // an exact ref replaces a pattern; the default branch replaces nothing
-	}
-	if !exists {
-		var ok bool
-		if i, ok = p.reserve(t); !ok {
-			return
-		}
-	}
-	c, err := w.Change(p.id(i), p.source(), ref, after)
-	if err != nil {
-		p.refuse(t, exists, err)
-		return
-	}
-	c.Foreign, c.Before = w.Auto, before
-	p.put(i, c)
+	p.set(target{events.ChangePushed, w.Repo.Key(), w.App, ref.String()}, exact == ref,
+		func(id string) (events.Change, error) {
+			c, err := w.Change(id, p.source(), ref, after)
+			c.Foreign, c.Before = w.Auto, before
+			return c, err
+		})
 }
 
 func (p *planner) poll(watches []watch.Watch) {
@@ -216,53 +205,41 @@ func (p *planner) poll(watches []watch.Watch) {
 }
 
 func (p *planner) add(c events.Change) {
-	t := target{c.Type, c.Repo.Key(), c.App, c.Ref.String()}
-	if _, exists := p.index[t]; exists {
-		return
-	}
-	i, ok := p.reserve(t)
-	if !ok {
-		return
-	}
-	c.ID, c.Source = p.id(i), p.source()
-	c, err := events.NewChange(c)
-	if err != nil {
-		p.refuse(t, false, err)
-		return
-	}
-	p.put(i, c)
+	p.set(target{c.Type, c.Repo.Key(), c.App, c.Ref.String()}, false, func(id string) (events.Change, error) {
+		c.ID, c.Source = id, p.source()
+		return events.NewChange(c)
+	})
 }
 
-// reserve returns the index of the next change, or false if there are too many.
-func (p *planner) reserve(t target) (i int, ok bool) {
-	if len(p.plan.Changes) == maxChanges {
+// set sets the change of a target, unless there is one that it may not replace, or there are too many.
+func (p *planner) set(t target, replaces bool, change func(id string) (events.Change, error)) {
+	i, exists := p.index[t]
+	switch {
+	case exists && !replaces:
+		return
+	case !exists && len(p.plan.Changes) == maxChanges:
 		p.overflow = true
-		return 0, false
-	}
-	p.index[t] = len(p.plan.Changes)
-	return len(p.plan.Changes), true
-}
-
-func (p *planner) put(i int, c events.Change) {
-	if i == len(p.plan.Changes) {
-		p.plan.Changes = append(p.plan.Changes, c)
 		return
+	case !exists:
+		i = len(p.plan.Changes)
+	}
+	c, err := change(p.id(i))
+	if err != nil {
+		p.ignore(err.Error())
+		return
+	}
+	if !exists {
+		p.index[t] = i
+		p.plan.Changes = append(p.plan.Changes, events.Change{})
 	}
 	p.plan.Changes[i] = c
-}
-
-func (p *planner) refuse(t target, exists bool, err error) {
-	if !exists {
-		delete(p.index, t)
-	}
-	p.ignore(err.Error())
 }
 
 // pollAll replaces the changes, if there are too many, with a poll of each watched repository.
 func (p *planner) pollAll() {
 	p.plan.Changes, p.overflow = nil, false
 	clear(p.index)
-	p.poll(p.watches(Concerned(p.delivery)))
+	p.poll(p.watches(concerned(p.delivery)))
 }
 
 // ignore records why an event causes no change. It keeps the first reason.

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
-	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/trace"
 
 	"lockstep/events"
@@ -55,8 +54,6 @@ type Config struct {
 	Observe func(outcome string, took time.Duration)
 	// records a span of each attempt in the result's trace and propagates it to the app; nil disables it
 	Tracer trace.Tracer
-
-	Propagator propagation.TextMapPropagator // writes the trace to the headers of posts; defaults to W3C Trace Context
 
 	limits
 }
@@ -106,9 +103,6 @@ func (cfg Config) withDefaults() Config {
 	cfg.appBytes = cmp.Or(cfg.appBytes, 64<<20)
 	if cfg.schedule == nil {
 		cfg.schedule = defaultSchedule()
-	}
-	if cfg.Propagator == nil {
-		cfg.Propagator = propagation.TraceContext{}
 	}
 	if cfg.Observe == nil {
 		cfg.Observe = func(string, time.Duration) {}

@@ -71,6 +71,6 @@ func (n *Notifier) traced(req *http.Request) trace.Span {
 			span.SetAttributes(semconv.ServerPort(port))
 		}
 	}
-	n.cfg.Propagator.Inject(req.Context(), propagation.HeaderCarrier(req.Header))
+	propagator.Inject(req.Context(), propagation.HeaderCarrier(req.Header))
 	return span
 }

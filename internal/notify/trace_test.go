@@ -7,7 +7,6 @@ import (
 	"testing"
 
 	"go.opentelemetry.io/otel/codes"
-	"go.opentelemetry.io/otel/propagation"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 
@@ -71,18 +70,5 @@ func TestAttemptsAreSpansOfTheResultsTrace(t *testing.T) {
 				t.Errorf("attempt %d has %s", i+1, a.Value.String())
 			}
 		}
-	}
-}
-
-func TestTraceIsPropagatedAsConfigured(t *testing.T) {
-	w := newWorld(t)
-	apps := newReceiver(t, func(http.ResponseWriter, post) int { return http.StatusOK })
-	w.signsFor(apps.URL)
-	w.watch("docs", apps.URL+"/docs", "acme/a")
-	tracer := sdktrace.NewTracerProvider().Tracer("test")
-	w.run(soon(2), func(c *Config) { c.Tracer, c.Propagator = tracer, propagation.NewCompositeTextMapPropagator() })
-	w.publishTraced("r1")
-	if got := apps.await(atLeast(1))[0].header.Get("traceparent"); got != "" {
-		t.Errorf("sent %q", got)
 	}
 }

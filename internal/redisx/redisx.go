@@ -10,7 +10,6 @@ import (
 	"io"
 	"net"
 	"net/url"
-	"os"
 	"strings"
 	"syscall"
 	"time"
@@ -20,6 +19,7 @@ import (
 	"github.com/redis/go-redis/v9/maintnotifications"
 
 	"lockstep/events/stream"
+	"lockstep/internal/disk"
 )
 
 const (
@@ -172,14 +172,11 @@ func loginToSentinel(user, file string) func(context.Context, *redis.Conn) error
 }
 
 func readPassword(file string) (string, error) {
-	text, err := os.ReadFile(file)
-	if err == nil && strings.TrimSpace(string(text)) == "" {
-		err = fmt.Errorf("%s is empty", file)
-	}
+	password, err := disk.ReadSecret(file)
 	if err != nil {
 		return "", fmt.Errorf("%s: %v", sentinelPassword, err) //nolint:errorlint // go-redis returns what an error wraps
 	}
-	return strings.TrimSpace(string(text)), nil
+	return password, nil
 }
 
 func cluster(rawURL string, password func() (string, error)) (func() redis.UniversalClient, error) {
@@ -225,11 +222,13 @@ func withoutURL(err error) error {
 	return err
 }
 
-// Pause waits for d before a command is repeated, or until ctx is done.
-func Pause(ctx context.Context, d time.Duration) {
+// Pause waits for d, such as before a command is repeated. It returns false if ctx ends first.
+func Pause(ctx context.Context, d time.Duration) bool {
 	select {
 	case <-time.After(d):
+		return true
 	case <-ctx.Done():
+		return false
 	}
 }
 

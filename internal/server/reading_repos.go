@@ -10,7 +10,7 @@ import (
 
 	"lockstep/events"
 	"lockstep/internal/access"
-	"lockstep/internal/feed"
+	"lockstep/internal/changes"
 	"lockstep/internal/watch"
 )
 
@@ -190,5 +190,5 @@ func readableResult(r *events.Result) *ReadableResult {
 	if r == nil {
 		return nil
 	}
-	return &ReadableResult{feed.KindOf(r.Type), r.ID, r.Time, r.Ref.String(), r.After, r.Class, r.Error}
+	return &ReadableResult{changes.Kind(r.Type), r.ID, r.Time, r.Ref.String(), r.After, r.Class, r.Error}
 }

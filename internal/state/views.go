@@ -59,23 +59,12 @@ func (s *Store) Views(ctx context.Context, repo events.RepoPath, names ...string
 	return fields, nil
 }
 
-const viewsAtOnce = 1000 // fields that one call reads, so as not to block Redis for long
-
 // ViewsBelow returns the fields of the state of a repository's views that begin with prefix. The caller holds
 // the repository's lease, so that none changes meanwhile.
 func (s *Store) ViewsBelow(ctx context.Context, repo events.RepoPath, prefix string) (map[string]string, error) {
-	fields := map[string]string{}
-	for cursor := uint64(0); ; {
-		// a ref has no * ? [ \
-		found, next, err := s.redis.HScan(ctx, s.namespace.Views(repo), cursor, prefix+"*", viewsAtOnce).Result()
-		if err != nil {
-			return nil, fmt.Errorf("load the views of %s: %w", repo, err)
-		}
-		for i := 0; i+1 < len(found); i += 2 {
-			fields[found[i]] = found[i+1]
-		}
-		if cursor = next; cursor == 0 {
-			return fields, nil
-		}
+	fields, err := s.scan(ctx, s.namespace.Views(repo), prefix+"*") // a ref has no * ? [ \
+	if err != nil {
+		return nil, fmt.Errorf("load the views of %s: %w", repo, err)
 	}
+	return fields, nil
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"lockstep/events"
+	"lockstep/internal/changes"
 	"lockstep/internal/state"
 	"lockstep/internal/term"
 )
@@ -16,7 +17,7 @@ const Missing = "submodules missing"
 
 // ResultLine formats a result in a few words.
 func ResultLine(r events.Result) string {
-	head := strings.Join([]string{Kind(string(r.Type)), r.Repo.String(), r.Ref.String(), r.App}, " ")
+	head := strings.Join([]string{changes.Kind(r.Type), r.Repo.String(), r.Ref.String(), r.App}, " ")
 	switch r.Type {
 	case events.ResultSynced:
 		if r.Unchanged() {
@@ -69,12 +70,6 @@ func FailureText(f state.Trouble, limit int) string {
 		text = strings.ToValidUTF8(text[:limit], "") + "…"
 	}
 	return fmt.Sprintf("%s at %s, %s: %s", f.Class, f.At.Format(time.RFC3339), next, text)
-}
-
-// Kind returns the kind from an event type, such as "synced" from lockstep.result.synced.v1.
-func Kind(eventType string) string {
-	parts := strings.Split(eventType, ".")
-	return parts[max(0, len(parts)-2)]
 }
 
 // OneLine joins words into one printable line.

@@ -84,21 +84,6 @@ func (h *Hosts) List(ctx context.Context) ([]hosts.Host, error) {
 	return h.cache.Get(ctx, h.reader.List)
 }
 
-var (
-	perHost = []string{"host"}
-
-	hostInFlight = prometheus.NewDesc("lockstep_host_requests_in_flight",
-		"Requests of this process in flight to a host.", perHost, nil)
-	hostQueued = prometheus.NewDesc("lockstep_host_requests_waiting", "Jobs of this process that wait for a host.",
-		perHost, nil)
-	hostWaiting = prometheus.NewDesc("lockstep_host_waiting",
-		"Repositories that are to ask again when it is their turn at a host.", perHost, nil)
-	hostBlocked = prometheus.NewDesc("lockstep_host_blocked_seconds",
-		"Time until the end of the longest block of a host's credentials; 0 if there is none.", perHost, nil)
-	hostLimited = prometheus.NewDesc("lockstep_host_limited_credentials",
-		"Credentials that a host has told to wait, or does not answer.", perHost, nil)
-)
-
 // collect exports nothing if Redis does not answer: lockstep_streams_up says so.
 func (h *Hosts) collect(gauge gauge) {
 	all, err := h.List(context.Background())
@@ -106,9 +91,13 @@ func (h *Hosts) collect(gauge gauge) {
 		return
 	}
 	for _, host := range labeled(all) {
-		gauge(hostWaiting, float64(host.Waiting), host.Host)
-		gauge(hostBlocked, max(0, time.Until(host.Until).Seconds()), host.Host)
-		gauge(hostLimited, float64(len(host.Limited)), host.Host)
+		gauge("lockstep_host_waiting", "Repositories that are to ask again when it is their turn at a host.",
+			float64(host.Waiting), "host", host.Host)
+		gauge("lockstep_host_blocked_seconds",
+			"Time until the end of the longest block of a host's credentials; 0 if there is none.",
+			max(0, time.Until(host.Until).Seconds()), "host", host.Host)
+		gauge("lockstep_host_limited_credentials", "Credentials that a host has told to wait, or does not answer.",
+			float64(len(host.Limited)), "host", host.Host)
 	}
 }
 
@@ -132,22 +121,25 @@ func labeled(all []hosts.Host) (shown []hosts.Host) {
 }
 
 // ExportHosts adds the limits of hosts to the metrics. It must be called at most once.
-func (m *Metrics) ExportHosts(h *Hosts) {
-	m.registry.gauges(h.collect, hostWaiting, hostBlocked, hostLimited)
-}
+func (m *Metrics) ExportHosts(h *Hosts) { m.registry.gauges(h.collect) }
 
 // Limiter exports what this process has to do with hosts, until unexport is called.
 func (m *Metrics) Limiter(load func() (inFlight, waiting map[string]int)) (unexport func()) {
 	return m.registry.gauges(func(gauge gauge) {
 		inFlight, waiting := load()
-		for desc, figures := range map[*prometheus.Desc]map[string]int{hostInFlight: inFlight, hostQueued: waiting} {
-			byLabel := map[string]int{}
-			for host, n := range figures {
-				byLabel[m.hosts.label(host)] += n
-			}
-			for label, n := range byLabel {
-				gauge(desc, float64(n), label)
-			}
+		for label, n := range m.hosts.byLabel(inFlight) {
+			gauge("lockstep_host_requests_in_flight", "Requests of this process in flight to a host.", n, "host", label)
 		}
-	}, hostInFlight, hostQueued)
+		for label, n := range m.hosts.byLabel(waiting) {
+			gauge("lockstep_host_requests_waiting", "Jobs of this process that wait for a host.", n, "host", label)
+		}
+	})
+}
+
+func (o *hostObserver) byLabel(figures map[string]int) map[string]float64 {
+	sums := map[string]float64{}
+	for host, n := range figures {
+		sums[o.label(host)] += float64(n)
+	}
+	return sums
 }

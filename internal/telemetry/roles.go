@@ -6,6 +6,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"lockstep/internal/follow"
 	"lockstep/internal/schedule"
 )
 
@@ -28,10 +29,9 @@ func (m *Metrics) Hooks(spooled func() (bytes int64)) *Hooks {
 			"outcome"),
 	}
 	if spooled != nil {
-		m.registry.MustRegister(prometheus.NewGaugeFunc(
-			prometheus.GaugeOpts{Name: "lockstep_webhook_spool_bytes",
-				Help: "Bytes of webhooks in the spool that wait for Redis."},
-			func() float64 { return float64(spooled()) }))
+		r.gauges(func(gauge gauge) {
+			gauge("lockstep_webhook_spool_bytes", "Bytes of webhooks in the spool that wait for Redis.", float64(spooled()))
+		})
 	}
 	return h
 }
@@ -45,97 +45,45 @@ func (h *Hooks) Request(forge, outcome string, took time.Duration) {
 // Drained counts a delivery removed from the spool.
 func (h *Hooks) Drained(outcome string) { h.drained.WithLabelValues(outcome).Inc() }
 
-type notify struct {
-	total    *prometheus.CounterVec
-	duration prometheus.Histogram
-}
-
-func newNotify(r registrar) notify {
-	return notify{
-		total: r.counters("lockstep_notify_total", "Attempts to notify apps and dropped notifications, by result.", "result"),
-		duration: r.histogram("lockstep_notify_duration_seconds", "Duration of attempts to notify apps.",
-			prometheus.ExponentialBuckets(0.005, 2.5, 10)), // 5 ms to 19 s
-	}
-}
-
 // Notification counts an attempt to notify an app, or a dropped notification.
 func (m *Metrics) Notification(result string, took time.Duration) {
-	m.notify.total.WithLabelValues(result).Inc()
-	m.notify.duration.Observe(took.Seconds())
+	m.notified.WithLabelValues(result).Inc()
+	m.notifying.Observe(took.Seconds())
 }
-
-var outboxItems = prometheus.NewDesc("lockstep_notify_outbox_items",
-	"Notifications waiting to be sent in the whole deployment. Every notifier exports the same value; "+
-		"absent if Redis does not answer.", nil, nil)
 
 // Outbox exports the number of waiting notifications, read on each scrape, until stop is called. Only one may be
 // registered at a time.
 func (m *Metrics) Outbox(read func() (int64, error)) (stop func()) {
 	return m.registry.gauges(func(gauge gauge) {
 		if n, err := read(); err == nil {
-			gauge(outboxItems, float64(n))
+			gauge("lockstep_notify_outbox_items", "Notifications waiting to be sent in the whole deployment. "+
+				"Every notifier exports the same value; absent if Redis does not answer.", float64(n))
 		}
-	}, outboxItems)
-}
-
-type schedules struct {
-	polls prometheus.Counter
-	drift *prometheus.CounterVec
-}
-
-func newSchedules(r registrar) schedules {
-	s := schedules{
-		polls: r.counter("lockstep_polls_total", "Polls of repositories scheduled by this process."),
-		drift: r.counters("lockstep_reconcile_drift_total",
-			"Deviations found by this process's reconciliations, by kind.", "kind"),
-	}
-	for _, kind := range schedule.Kinds {
-		s.drift.WithLabelValues(string(kind)) // export 0 from the start
-	}
-	return s
+	})
 }
 
 // Polls counts n scheduled polls.
-func (m *Metrics) Polls(n int) { m.schedules.polls.Add(float64(n)) }
+func (m *Metrics) Polls(n int) { m.polls.Add(float64(n)) }
 
 // Reconciled counts the findings of a reconciliation.
 func (m *Metrics) Reconciled(report schedule.Report) {
 	for _, finding := range report.Findings {
-		m.schedules.drift.WithLabelValues(string(finding.Kind)).Inc()
+		m.drift.WithLabelValues(string(finding.Kind)).Inc()
 	}
 }
 
-// FollowerFigures has the progress of a follower of a reader.
-type FollowerFigures struct {
-	Connected bool
-	Repos     int           // that the token reads
-	Behind    int           // refs that are not published yet, or whose command has not succeeded
-	Lag       time.Duration // time since everything that the reader has was published here; 0 if it still is
-}
-
-var (
-	followerConnected = prometheus.NewDesc("lockstep_follower_connected",
-		"Whether this follower is connected to its reader.", nil, nil)
-	followerRepos = prometheus.NewDesc("lockstep_follower_repositories",
-		"Repositories that this follower keeps, as of its last list.", nil, nil)
-	followerBehind = prometheus.NewDesc("lockstep_follower_behind",
-		"Refs that the reader has and this follower has not published yet, or whose command has not succeeded.", nil, nil)
-	followerLag = prometheus.NewDesc("lockstep_follower_lag_seconds",
-		"Time since this follower last had everything that its reader has; 0 if it has it now.", nil, nil)
-)
-
-// Follower exports the figures of a follower until stop is called.
-func (m *Metrics) Follower(read func() FollowerFigures) (stop func()) {
+// Follower exports the status of a follower until stop is called.
+func (m *Metrics) Follower(read func() follow.Status) (stop func()) {
 	return m.registry.gauges(func(gauge gauge) {
-		f, connected := read(), 0.0
-		if f.Connected {
-			connected = 1
-		}
-		gauge(followerConnected, connected)
-		gauge(followerRepos, float64(f.Repos))
-		gauge(followerBehind, float64(f.Behind))
-		gauge(followerLag, f.Lag.Seconds())
-	}, followerConnected, followerRepos, followerBehind, followerLag)
+		f := read()
+		gauge("lockstep_follower_connected", "Whether this follower is connected to its reader.", flag(f.Connected))
+		gauge("lockstep_follower_repositories", "Repositories that this follower keeps, as of its last list.",
+			float64(f.Repos))
+		gauge("lockstep_follower_behind", "Refs that the reader has and this follower has not published yet, "+
+			"or whose command has not succeeded.", float64(f.Behind))
+		gauge("lockstep_follower_lag_seconds",
+			"Time since this follower last had everything that its reader has; 0 if it has it now.", f.Lag().Seconds())
+	})
 }
 
 // Reading are the metrics of a reader.
@@ -149,8 +97,7 @@ type Reading struct {
 // open streams of results.
 func (m *Metrics) Reading(streams func() int) *Reading {
 	r := m.registry
-	m.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "lockstep_reader_streams", Help: "Open streams of results."}, func() float64 { return float64(streams()) }))
+	r.gauges(func(gauge gauge) { gauge("lockstep_reader_streams", "Open streams of results.", float64(streams())) })
 	return &Reading{
 		requests: r.counters("lockstep_reader_requests_total",
 			"Requests of readers, by what they asked for and the class of the status.", "kind", "status"),
@@ -169,10 +116,11 @@ func (r *Reading) Request(kind string, status int) {
 func (r *Reading) Sent(kind string, bytes int) { r.sent.WithLabelValues(kind).Add(float64(bytes)) }
 
 // Pack counts a pack that was sent.
-func (r *Reading) Pack(shared bool) {
-	text := "no"
-	if shared {
-		text = "yes"
+func (r *Reading) Pack(shared bool) { r.packs.WithLabelValues(yesNo(shared)).Inc() }
+
+func yesNo(yes bool) string {
+	if yes {
+		return "yes"
 	}
-	r.packs.WithLabelValues(text).Inc()
+	return "no"
 }

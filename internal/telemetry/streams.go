@@ -4,7 +4,6 @@ import (
 	"context"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/redis/go-redis/v9"
 
 	"lockstep/events"
@@ -49,104 +48,62 @@ func (s *Streams) Read(ctx context.Context) ([]stream.Statistics, error) {
 	})
 }
 
-var (
-	perStream = []string{"stream"}
-	perGroup  = []string{"stream", "group"}
-
-	streamsUp = prometheus.NewDesc("lockstep_streams_up", "Whether the stream statistics could be read from Redis.",
-		nil, nil)
-	wanted = prometheus.NewDesc("lockstep_workers_wanted",
-		"Workers needed for the changes that are ready or running, by the slots of each.", nil, nil)
-	deadNow = prometheus.NewDesc("lockstep_dead_letters", "Letters in the dead stream.", nil, nil)
-
-	streamLength = prometheus.NewDesc("lockstep_stream_entries", "Entries kept in a stream.", perStream, nil)
-	streamBytes  = prometheus.NewDesc("lockstep_stream_bytes", "Memory used by a stream, estimated by Redis.",
-		perStream, nil)
-
-	groupLag = prometheus.NewDesc("lockstep_stream_lag", "Entries not yet read by a group; absent if unknown.",
-		perGroup, nil)
-	groupPending = prometheus.NewDesc("lockstep_stream_pending", "Entries read but not settled by a group.",
-		perGroup, nil)
-	groupParked = prometheus.NewDesc("lockstep_stream_parked",
-		"Pending entries waiting for redelivery, held by no consumer.", perGroup, nil)
-	groupDue  = prometheus.NewDesc("lockstep_stream_due", "Pending entries with a due time.", perGroup, nil)
-	groupLate = prometheus.NewDesc("lockstep_stream_late", "Pending entries whose due time has passed.",
-		perGroup, nil)
-	groupConsumers = prometheus.NewDesc("lockstep_stream_consumers", "Consumers of a group.", perGroup, nil)
-	groupLive      = prometheus.NewDesc("lockstep_stream_live_consumers",
-		"Consumers of a group with a heartbeat or read within 15 s.", perGroup, nil)
-	groupOldest = prometheus.NewDesc("lockstep_stream_oldest_unsettled_seconds",
-		"Age of the oldest entry not settled by a group.", perGroup, nil)
-)
-
 // collect exports only lockstep_streams_up if Redis does not answer.
 func (s *Streams) collect(gauge gauge) {
 	all, err := s.Read(context.Background())
+	gauge("lockstep_streams_up", "Whether the stream statistics could be read from Redis.", flag(err == nil))
 	if err != nil {
-		gauge(streamsUp, 0)
 		return
 	}
-	gauge(streamsUp, 1)
 	for i, one := range all {
 		if i == 0 { // identical for all streams
-			gauge(deadNow, float64(one.Dead))
+			gauge("lockstep_dead_letters", "Letters in the dead stream.", float64(one.Dead))
 		}
 		if one.Stream == events.Namespace(s.prefix).Changes() {
-			gauge(wanted, float64(DemandOf(one, events.WorkersGroup).Consumers(s.Slots)))
+			gauge("lockstep_workers_wanted", "Workers needed for the changes that are ready or running, by the slots of each.",
+				float64(DemandOf(one, events.WorkersGroup).Consumers(s.Slots)))
 		}
-		gauge(streamLength, float64(one.Length), one.Stream)
+		gauge("lockstep_stream_entries", "Entries kept in a stream.", float64(one.Length), "stream", one.Stream)
 		if one.Bytes >= 0 {
-			gauge(streamBytes, float64(one.Bytes), one.Stream)
+			gauge("lockstep_stream_bytes", "Memory used by a stream, estimated by Redis.", float64(one.Bytes),
+				"stream", one.Stream)
 		}
 		for _, g := range one.Groups {
-			if g.Lag >= 0 {
-				gauge(groupLag, float64(g.Lag), one.Stream, g.Name)
-			}
-			gauge(groupPending, float64(g.Pending), one.Stream, g.Name)
-			gauge(groupParked, float64(g.Parked), one.Stream, g.Name)
-			gauge(groupDue, float64(g.Due), one.Stream, g.Name)
-			gauge(groupLate, float64(g.Late), one.Stream, g.Name)
-			gauge(groupConsumers, float64(g.Consumers), one.Stream, g.Name)
-			gauge(groupLive, float64(g.Live), one.Stream, g.Name)
-			gauge(groupOldest, g.Oldest.Seconds(), one.Stream, g.Name)
+			collectGroup(g, func(name, help string, value float64, _ ...string) {
+				gauge(name, help, value, "stream", one.Stream, "group", g.Name)
+			})
 		}
 	}
+}
+
+func collectGroup(g stream.GroupStatistics, gauge gauge) {
+	if g.Lag >= 0 {
+		gauge("lockstep_stream_lag", "Entries not yet read by a group; absent if unknown.", float64(g.Lag))
+	}
+	gauge("lockstep_stream_pending", "Entries read but not settled by a group.", float64(g.Pending))
+	gauge("lockstep_stream_parked", "Pending entries waiting for redelivery, held by no consumer.", float64(g.Parked))
+	gauge("lockstep_stream_due", "Pending entries with a due time.", float64(g.Due))
+	gauge("lockstep_stream_late", "Pending entries whose due time has passed.", float64(g.Late))
+	gauge("lockstep_stream_consumers", "Consumers of a group.", float64(g.Consumers))
+	gauge("lockstep_stream_live_consumers", "Consumers of a group with a heartbeat or read within 15 s.", float64(g.Live))
+	gauge("lockstep_stream_oldest_unsettled_seconds", "Age of the oldest entry not settled by a group.",
+		g.Oldest.Seconds())
 }
 
 // Export adds the stream statistics to the metrics. It must be called at most once.
-func (m *Metrics) Export(s *Streams) {
-	m.registry.gauges(s.collect, streamsUp, wanted, deadNow, streamLength, streamBytes,
-		groupLag, groupPending, groupParked, groupDue, groupLate, groupConsumers, groupLive, groupOldest)
-}
-
-type trims struct {
-	trimmed *prometheus.CounterVec
-	dropped *prometheus.CounterVec
-	letters *prometheus.CounterVec
-}
-
-func newTrims(r registrar) trims {
-	return trims{
-		trimmed: r.counters("lockstep_stream_trimmed_total", "Entries trimmed from a stream by this process, by cause.",
-			"stream", "cause"),
-		dropped: r.counters("lockstep_stream_dropped_total",
-			"Unsettled entries trimmed from a full stream by this process, by group.", perGroup...),
-		letters: r.counters("lockstep_dead_letters_dropped_total", "Dead letters trimmed by this process, by cause.",
-			"cause"),
-	}
-}
+func (m *Metrics) Export(s *Streams) { m.registry.gauges(s.collect) }
 
 // Trim counts the entries removed by a [stream.Trimmer].
 func (m *Metrics) Trim(done stream.Trim) {
 	if done.Dead {
-		m.trims.letters.WithLabelValues("age").Add(float64(done.Aged))
-		m.trims.letters.WithLabelValues("length").Add(float64(done.Capped))
+		m.letters.WithLabelValues("age").Add(float64(done.Aged))
+		m.letters.WithLabelValues("length").Add(float64(done.Capped))
 		return
 	}
-	m.trims.trimmed.WithLabelValues(done.Stream, "settled").Add(float64(done.Settled))
-	m.trims.trimmed.WithLabelValues(done.Stream, "age").Add(float64(done.Aged))
-	m.trims.trimmed.WithLabelValues(done.Stream, "length").Add(float64(done.Capped))
+	m.trimmed.WithLabelValues(done.Stream, "settled").Add(float64(done.Settled))
+	m.trimmed.WithLabelValues(done.Stream, "age").Add(float64(done.Aged))
+	m.trimmed.WithLabelValues(done.Stream, "length").Add(float64(done.Capped))
 	for group, n := range done.Lost {
-		m.trims.dropped.WithLabelValues(done.Stream, group).Add(float64(n))
+		m.dropped.WithLabelValues(done.Stream, group).Add(float64(n))
 	}
 }

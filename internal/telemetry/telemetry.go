@@ -4,15 +4,18 @@ package telemetry
 
 import (
 	"net/http"
+	"runtime"
 	"strconv"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"lockstep/events"
 	"lockstep/events/stream"
+	"lockstep/internal/schedule"
 	"lockstep/internal/state"
 	"lockstep/locking"
 )
@@ -35,9 +38,13 @@ type Metrics struct {
 	changes      *prometheus.CounterVec
 	circuits     *prometheus.CounterVec
 	freed        prometheus.Counter
-	trims        trims
-	notify       notify
-	schedules    schedules
+	trimmed      *prometheus.CounterVec
+	dropped      *prometheus.CounterVec
+	letters      *prometheus.CounterVec
+	notified     *prometheus.CounterVec
+	notifying    prometheus.Histogram
+	polls        prometheus.Counter
+	drift        *prometheus.CounterVec
 	work         work
 	hosts        *hostObserver
 }
@@ -45,24 +52,24 @@ type Metrics struct {
 // New returns metrics with a new registry.
 func New() *Metrics {
 	seconds := prometheus.ExponentialBuckets(0.001, 2.5, 14) // 1 ms to 2.5 min
-	r := registrar{prometheus.NewRegistry()}
+	r := newRegistrar()
 	r.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 		collectors.NewBuildInfoCollector())
-	return &Metrics{
+	m := &Metrics{
 		registry: r,
 		deliveries: r.counters("lockstep_messages_delivered_total",
 			"Messages delivered to a handler, by whether they were redelivered.", "stream", "again"),
 		attempts: r.histograms("lockstep_message_attempts", "Attempt number of delivered messages.",
 			[]float64{1, 2, 3, 4, 6, 8, 12, 16}, "stream"),
-		inFlight: registered(r, prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "lockstep_messages_in_flight", Help: "Messages read but not finished."}, []string{"stream"})),
+		inFlight: promauto.With(r).NewGaugeVec(prometheus.GaugeOpts{
+			Name: "lockstep_messages_in_flight", Help: "Messages read but not finished."}, []string{"stream"}),
 		finished: r.histograms("lockstep_message_seconds",
 			"Time from the delivery of a message to its end, by outcome.", seconds, "stream", "outcome"),
 		lapsed: r.counters("lockstep_claims_total", "Messages claimed from consumers that crashed or hung.", "stream"),
 		vanished: r.counter("lockstep_changes_vanished_total",
 			"Changes that were trimmed or deleted before they were settled."),
-		lockWaiters: registered(r, prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "lockstep_lock_waiters", Help: "Requests waiting for a lease."})),
+		lockWaiters: promauto.With(r).NewGauge(prometheus.GaugeOpts{
+			Name: "lockstep_lock_waiters", Help: "Requests waiting for a lease."}),
 		lockWait: r.histograms("lockstep_lock_wait_seconds", "Time spent waiting for a lease, by result.", seconds,
 			"result"),
 		lockHeld:     r.histogram("lockstep_lock_held_seconds", "Time that leases were held.", seconds),
@@ -72,13 +79,48 @@ func New() *Metrics {
 			"class"),
 		circuits: r.counters("lockstep_circuit_transitions_total", "Transitions of circuit breakers, by new phase.", "to"),
 		freed:    r.counter("lockstep_gc_freed_bytes_total", "Bytes on disk freed by this process's garbage collections."),
-		trims:    newTrims(r), notify: newNotify(r), schedules: newSchedules(r), work: newWork(r), hosts: newHostObserver(r),
+		trimmed: r.counters("lockstep_stream_trimmed_total", "Entries trimmed from a stream by this process, by cause.",
+			"stream", "cause"),
+		dropped: r.counters("lockstep_stream_dropped_total",
+			"Unsettled entries trimmed from a full stream by this process, by group.", "stream", "group"),
+		letters: r.counters("lockstep_dead_letters_dropped_total", "Dead letters trimmed by this process, by cause.",
+			"cause"),
+		notified: r.counters("lockstep_notify_total", "Attempts to notify apps and dropped notifications, by result.",
+			"result"),
+		notifying: r.histogram("lockstep_notify_duration_seconds", "Duration of attempts to notify apps.",
+			prometheus.ExponentialBuckets(0.005, 2.5, 10)), // 5 ms to 19 s
+		polls: r.counter("lockstep_polls_total", "Polls of repositories scheduled by this process."),
+		drift: r.counters("lockstep_reconcile_drift_total",
+			"Deviations found by this process's reconciliations, by kind.", "kind"),
+		work: newWork(r), hosts: newHostObserver(r),
 	}
+	for _, kind := range schedule.Kinds {
+		m.drift.WithLabelValues(string(kind)) // export 0 from the start
+	}
+	return m
 }
 
 // Handler serves the metrics.
 func (m *Metrics) Handler() http.Handler {
 	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{})
+}
+
+// Handlers exports whether each handler of this process is running. It must be called at most once.
+func (m *Metrics) Handlers(read func() map[string]bool) {
+	m.registry.gauges(func(gauge gauge) {
+		for name, up := range read() {
+			gauge("lockstep_handler_up", "Whether each handler of this process's roles is running (1) or not (0).", flag(up),
+				"handler", name)
+		}
+	})
+}
+
+// Build exports the program's version and revision. It must be called at most once.
+func (m *Metrics) Build(version, revision string) {
+	m.registry.gauges(func(gauge gauge) {
+		gauge("lockstep_build_info", "Always 1; the labels identify the build.", 1,
+			"version", version, "revision", revision, "go", runtime.Version())
+	})
 }
 
 // Change counts the outcome of a change. class is the class of its error, or "".
@@ -96,11 +138,7 @@ func (m *Metrics) Stream() stream.Observer { return streamObserver{m} }
 type streamObserver struct{ m *Metrics }
 
 func (o streamObserver) Delivered(name string, attempt, _ int) {
-	again := "no"
-	if attempt > 1 {
-		again = "yes"
-	}
-	o.m.deliveries.WithLabelValues(name, again).Inc()
+	o.m.deliveries.WithLabelValues(name, yesNo(attempt > 1)).Inc()
 	o.m.attempts.WithLabelValues(name).Observe(float64(attempt))
 	o.m.inFlight.WithLabelValues(name).Inc()
 }

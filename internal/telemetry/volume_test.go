@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"lockstep/internal/telemetry"
+	"lockstep/internal/volume"
 )
 
 func TestVolumeFigures(t *testing.T) {
@@ -18,12 +19,15 @@ func TestVolumeFigures(t *testing.T) {
 		not     []string
 	}{
 		"collected": {
-			figures: telemetry.VolumeFigures{Size: 9, Free: 8, FreeInodes: 7, Repos: 6, Trees: 5, Bytes: 4, Adopted: 3, Collected: time.Unix(2, 5e8)},
+			figures: telemetry.VolumeFigures{
+				Space: volume.Space{Size: 9, Free: 8, FreeInodes: 7},
+				Total: volume.Total{Repos: 6, Trees: 5, Bytes: 4, Adopted: 3, Collected: time.Unix(2, 5e8)},
+			},
 			want: []string{"lockstep_volume_up 1", "size_bytes 9", "free_bytes 8", "free_inodes 7", "repositories 6", "trees 5",
 				"used_bytes 4", "adopted_bytes 3", "collected_timestamp_seconds 2.5"},
 		},
 		"not yet collected": {
-			figures: telemetry.VolumeFigures{Size: 9, Free: 8},
+			figures: telemetry.VolumeFigures{Space: volume.Space{Size: 9, Free: 8}},
 			want:    []string{"lockstep_volume_up 1", "free_bytes 8"}, not: []string{"lockstep_volume_used_bytes ", "lockstep_volume_free_inodes "},
 		},
 		"no answer": {err: errors.New("stale handle"), want: []string{"lockstep_volume_up 0"}, not: []string{"lockstep_volume_free_bytes "}},

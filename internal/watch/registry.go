@@ -12,6 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"lockstep/events"
+	"lockstep/internal/cache"
 )
 
 // Registry stores watches in Redis. It is safe for concurrent use by any number of processes.
@@ -21,12 +22,19 @@ import (
 type Registry struct {
 	redis     redis.UniversalClient
 	namespace events.Namespace
-	large     largeSets
+	large     *cache.Recent[Set] // by repository; those whose version is current are valid
 }
+
+// Large sets are cached: each sync and each post reads the watches of its repository, and thousands of views are
+// megabytes that take 50 ms to decode and compile.
+const (
+	largeSet     = 16 << 10 // bytes of documents
+	maxLargeSets = 8
+)
 
 // NewRegistry returns a Registry. The client must not retry commands by itself.
 func NewRegistry(client redis.UniversalClient, namespace events.Namespace) *Registry {
-	return &Registry{redis: client, namespace: namespace}
+	return &Registry{redis: client, namespace: namespace, large: cache.NewRecent[Set](maxLargeSets)}
 }
 
 // Set is a consistent snapshot of all watches of one repository.
@@ -57,12 +65,13 @@ func (r *Registry) index() string { return r.namespace.Watches() + "index" }
 
 // Of returns the watches of a repository.
 func (r *Registry) Of(ctx context.Context, repo events.RepoPath) (Set, error) {
-	if set, ok := r.large.get(repo); ok {
+	if set, ok := r.large.Get(repo.Key()); ok {
 		version, err := r.redis.HGet(ctx, r.of(repo), "version").Result()
 		if err != nil && !errors.Is(err, redis.Nil) {
 			return Set{}, fmt.Errorf("read the watches of %s: %w", repo, err)
 		}
 		if version == set.Version {
+			set.Watches = slices.Clone(set.Watches)
 			return set, nil
 		}
 	}
@@ -75,7 +84,7 @@ func (r *Registry) Of(ctx context.Context, repo events.RepoPath) (Set, error) {
 	if err != nil {
 		return set, err
 	}
-	r.large.put(repo, set, kept.size())
+	r.large.Put(repo.Key(), Set{set.Version, slices.Clone(watches)}, min(1, kept.size()/largeSet))
 	return set, nil
 }
 
@@ -132,24 +141,15 @@ func (r *Registry) Put(ctx context.Context, watches ...Watch) (changed int, err 
 // Add puts an automatic watch like [Registry.Put], but does nothing if its path is already watched. It returns an
 // error if the path is watched at another remote.
 func (r *Registry) Add(ctx context.Context, w Watch) error {
-	w, err := New(w)
-	if err != nil {
-		return events.Errorf(events.Malformed, events.ClassConfig, "watch: %w", err)
-	}
-	doc, err := w.document()
+	edits, err := editsOf([]Watch{w}, nil)
 	if err != nil {
 		return err
 	}
-	return r.edit(ctx, w.Repo, true, func(docs map[string]string) error {
+	return r.edit(ctx, edits[0].repo, true, func(docs map[string]string) error {
 		if len(docs) == 0 {
-			docs[w.Key().field()] = doc
-			return nil
+			maps.Copy(docs, edits[0].put)
 		}
-		watches, err := contents{repo: w.Repo, docs: docs}.watches()
-		if err != nil {
-			return err
-		}
-		return checkSameRemote(w, watches)
+		return edits[0].check(docs)
 	})
 }
 

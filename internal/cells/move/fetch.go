@@ -5,28 +5,19 @@ import (
 	"fmt"
 
 	"lockstep/events"
-	"lockstep/events/stream"
 	"lockstep/internal/changes"
 	"lockstep/internal/state"
 )
 
 // request requests refs from the repository's remote in the new cell, and then a poll, which requests the watched ones.
 func (a *attempt) request(ctx context.Context, refs []events.Change) error {
-	publisher, err := stream.NewPublisher(stream.PublisherConfig{Client: a.Redis}, nil)
-	if err != nil {
-		return err
-	}
 	for _, change := range append(refs, events.Change{Type: events.ChangeDue}) {
 		change.Repo, change.Source = a.move.Repo, "/lockstep/move"
 		change, err := events.NewChange(change)
 		if err != nil {
 			return err
 		}
-		msg, err := changes.Message(change)
-		if err != nil {
-			return err
-		}
-		if _, err := publisher.Add(ctx, a.new.Prefix.Changes(), msg); err != nil {
+		if _, err := changes.Publish(ctx, a.Redis, a.new.Prefix, change); err != nil {
 			return fmt.Errorf("request the refs of %s: %w", a.move.Repo, err)
 		}
 	}

@@ -4,17 +4,9 @@ import (
 	"context"
 	"math/rand/v2"
 	"time"
-)
 
-// Sleep waits for d. It returns false if ctx ends first.
-func Sleep(ctx context.Context, d time.Duration) bool {
-	select {
-	case <-time.After(d):
-		return true
-	case <-ctx.Done():
-		return false
-	}
-}
+	"lockstep/internal/redisx"
+)
 
 // turn returns how long the claim of a process lasts that does for all what each does by runEvery: less than
 // the shortest pause, so that its next turn is not lost to its own claim.
@@ -26,7 +18,7 @@ func runEvery(ctx context.Context, interval time.Duration, fn func()) {
 	if interval == 0 {
 		return
 	}
-	for wait := rand.N(interval); Sleep(ctx, wait); wait = interval*9/10 + rand.N(interval/5) {
+	for wait := rand.N(interval); redisx.Pause(ctx, wait); wait = interval*9/10 + rand.N(interval/5) {
 		fn()
 	}
 }
