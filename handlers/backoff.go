@@ -251,7 +251,7 @@ func (b Backoff) worked(ctx context.Context, job Job, outcome Outcome) Outcome {
 	case outcome.Result.Type == events.ResultFailed: // the remote has answered, and the answer is refused
 		job.Known.Forget(func(t state.Trouble) bool { return t.Scope == events.ScopeRepo || isOfCredential(t, job.Change) })
 		refusal := events.Errorf(events.Permanent, outcome.Result.Class, "%s", outcome.Result.Error)
-		_ = b.record(ctx, job, troubleOf(job, events.ScopeChange, refusal))
+		_ = b.record(ctx, job, job.Known.InARow(troubleOf(job, events.ScopeChange, refusal)))
 		return outcome
 	}
 	return outcome.withoutTroubles(job.Known, disproved(job.Change, outcome.Result))

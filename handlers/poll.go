@@ -113,6 +113,9 @@ func (h *Handlers) Poll(ctx context.Context, job Job) (Outcome, error) {
 		left, expired := job.Known.AwaitedFields(job.now(), func(state.Announcement) bool { return false })
 		maps.Copy(outcome.State, left)
 		outcome.Drop = append(outcome.Drop, expired...)
+		if job.Known.Path() != "" { // otherwise this would be all of its state
+			maps.Copy(outcome.State, state.AnsweredFields(job.now()))
+		}
 	} else {
 		supersedeByRemoval(&outcome, job)
 	}

@@ -79,6 +79,33 @@ func TestOldTagIsReplacedByFirstPoll(t *testing.T) {
 	}
 }
 
+// Each sync and poll that the remote answers is recorded, also if nothing has changed, and none that it refuses.
+func TestAnswersOfTheRemoteAreRecorded(t *testing.T) {
+	w := newWorld(t)
+	w.create(map[string]string{"a": "1"})
+	w.watch("docs", "")
+	answered := func() time.Time {
+		known, err := w.states.Load(context.Background(), w.repo())
+		must(t, err)
+		return known.Answered()
+	}
+	w.due("a-0")
+	first := answered()
+	w.later += time.Hour
+	if got := requested(w.due("b-0")); got != "" {
+		t.Errorf("requested %q, want nothing", got)
+	}
+	second := answered()
+	if first.IsZero() || second.Sub(first) < time.Hour {
+		t.Errorf("answered at %v, then at %v", first, second)
+	}
+	w.git.AcceptTokens("acme/widgets", "other")
+	w.later += time.Hour
+	if _, err := w.handle("c-0", events.Change{Type: events.ChangeDue, Repo: w.repo()}); err == nil || !answered().Equal(second) {
+		t.Errorf("%v, answered at %v, want the last answer", err, answered())
+	}
+}
+
 func TestManualSyncIsKeptWhenCoalesced(t *testing.T) {
 	w := newWorld(t)
 	first := w.create(map[string]string{"a": "1"})

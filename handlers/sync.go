@@ -75,6 +75,9 @@ func (h *Handlers) Sync(ctx context.Context, job Job) (Outcome, error) {
 	if fresh && latest != "" { // an older answer is stored already, or has been replaced
 		maps.Copy(outcome.State, state.RemoteRefFields(change.Ref, change.Credential, answer))
 	}
+	if synced.Asked {
+		maps.Copy(outcome.State, state.AnsweredFields(job.now()))
+	}
 	remember(&outcome, s)
 	forgetReplaced(known, watches, change.App)
 	return outcome, nil

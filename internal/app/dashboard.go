@@ -27,7 +27,7 @@ func openDashboard(
 		Redis: client, Results: namespace.Results(), Changes: namespace.Changes(), Group: events.WorkersGroup,
 		Leases: api.Leases, Letters: api.Letters, Outboxes: api.Outboxes, Streams: api.Streams,
 		Hosts: api.Hosts, Workers: api.Workers, Outcomes: api.Results, Repos: api.Repos, Watches: api.Watches,
-		Activities: state.NewStore(client, namespace).Activities, PollEvery: cfg.PollEvery, Grace: cfg.Grace,
+		Activities: state.NewStore(client, namespace).Activities, PollEvery: cfg.PollEvery,
 		Followers: feed.NewFollowers(client, cfg.Cell, namespace, cfg.Shared()).List,
 		Guard:     server.Guard{Token: cfg.APIToken, Loopback: server.Loopback(listener)},
 		Proxy:     dashboard.Proxy{Header: admin.Header, Users: admin.Users, From: cfg.Proxies()},

@@ -227,7 +227,7 @@ func ServeHTTP(ctx context.Context, listener net.Listener, cfg Config) error {
 	shown.Redis = cfg.Redis.String() // of an embedded one, the settings have none
 	httpConfig.Verdict = status.Reader{Redis: client, Config: shown, Cells: set, Volume: ViewVolume}.Verdict
 	httpConfig.Letters, httpConfig.Watches = &operate.Letters{Cells: set}, &operate.Watches{Cells: set}
-	httpConfig.Outboxes, httpConfig.Workers = &operate.Outboxes{Cells: set}, &operate.Workers{Cells: set}
+	httpConfig.Outboxes, httpConfig.Workers = &operate.Outboxes{Cells: set}, &operate.Workers{Cells: set, Grace: cfg.Grace}
 	httpConfig.Results = &operate.Results{Cells: set}
 	if cfg.hooks != nil {
 		httpConfig.Hooks = &cfg.hooks.http

@@ -299,7 +299,17 @@ func TestRepositoryWithoutWatchesIsSkipped(t *testing.T) {
 	fill(t, from)
 	doc := must(Export(t.Context(), single(from), "v1"))(t)
 	doc.Repos = append([]Repository{{Repo: path(t, "acme/bare"), State: map[string]string{"synced": "2026-11-23T10:00:00Z"}}}, doc.Repos...)
-	wantSummary(t, must(Import(t.Context(), single(to), doc))(t), Summary{Watches: 4, States: 1, Tokens: 1})
+	into, steps := single(to), 0
+	into.Progress = func(_ events.RepoPath, done, total int) {
+		if done != steps || total != len(doc.Repos) {
+			t.Errorf("%d of %d repositories are done, want %d of %d", done, total, steps, len(doc.Repos))
+		}
+		steps++
+	}
+	wantSummary(t, must(Import(t.Context(), into, doc))(t), Summary{Watches: 4, States: 1, Tokens: 1})
+	if steps != len(doc.Repos) {
+		t.Errorf("%d steps for %d repositories", steps, len(doc.Repos))
+	}
 }
 
 func TestWatchThatCannotBeDecodedIsNotLeftOutSilently(t *testing.T) {

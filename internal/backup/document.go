@@ -25,6 +25,8 @@ type Deployment struct {
 	Redis  redis.UniversalClient
 	Cells  *cells.Set       // those of a directory, or a single deployment
 	Tokens events.Namespace // prefix of the tokens: that of the directory if there is one
+
+	Progress func(next events.RepoPath, done, total int) // of an import, by repositories; optional
 }
 
 // Document is an export.

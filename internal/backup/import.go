@@ -65,7 +65,10 @@ func Import(ctx context.Context, to Deployment, doc Document) (s Summary, err er
 			return s, err
 		}
 	}
-	for _, one := range doc.Repos {
+	for i, one := range doc.Repos {
+		if to.Progress != nil {
+			to.Progress(one.Repo, i, len(doc.Repos))
+		}
 		if err := s.add(ctx, to, one, restored); err != nil {
 			return s, err
 		}

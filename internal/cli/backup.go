@@ -11,6 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
 
+	"lockstep/events"
 	"lockstep/internal/app"
 	"lockstep/internal/backup"
 	"lockstep/internal/cells"
@@ -74,7 +75,7 @@ func newImportCommand(std term.Streams) *cobra.Command {
 			"watches that were removed after the export are added again. The whole file is checked before\n" +
 			"anything is added. An import that was interrupted can be repeated. Exit code 1 if a repository\n" +
 			"conflicts with watches that Redis has; the others are imported. A file of several cells restores the\n" +
-			"directory if that is lost; otherwise each repository is imported into its present cell.",
+			"directory if that is lost; otherwise each repository is imported into its present cell.\n" + progressHelp,
 		Example: "  lockstep import lockstep.export --redis redis://127.0.0.1:6379\n" +
 			"  gunzip -c lockstep.export.gz | lockstep import - --redis redis://127.0.0.1:6379",
 		Args: term.WrongUse(term.OneArg),
@@ -102,7 +103,15 @@ func newImportCommand(std term.Streams) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				s, err := backup.Import(ctx, backup.Deployment{Redis: client, Cells: set, Tokens: cfg.Shared()}, doc)
+				show, stop := showLines(std.Stderr, out, "the file is checked")
+				progress := func(next events.RepoPath, done, total int) {
+					so := events.Progress{Done: int64(done), Total: int64(total), Unit: "repositories"}
+					text := fmt.Sprintf("%d of %d repositories imported; now %s", done, total, next)
+					show(progressLine{Repo: next.String(), Progress: so, text: text})
+				}
+				to := backup.Deployment{Redis: client, Cells: set, Tokens: cfg.Shared(), Progress: progress}
+				s, err := backup.Import(ctx, to, doc)
+				stop()
 				if errors.Is(err, backup.ErrCells) {
 					err = term.UsageError(err)
 				}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -28,7 +27,8 @@ type maintainer struct {
 	locker    *locking.Locker       // nil if offline
 	redis     redis.UniversalClient // nil if offline
 	namespace events.Namespace
-	stderr    io.Writer // for progress
+	stderr    io.Writer   // for progress
+	out       term.Output // its form
 }
 
 // maintenanceFlags select repositories on the volume.
@@ -90,7 +90,7 @@ func (f *maintenanceFlags) onVolume(
 			return err
 		}
 		defer volume.Close()
-		return fn(ctx, maintainer{volume: volume, namespace: cfg.Namespace(), stderr: std.Stderr})
+		return fn(ctx, maintainer{volume: volume, namespace: cfg.Namespace(), stderr: std.Stderr, out: f.out})
 	}
 	if cfg.Redis == "" {
 		return term.UsageError(fmt.Errorf("%s is required; use the same URL as the service, or stop all workers and "+
@@ -123,7 +123,7 @@ func (f *maintenanceFlags) onVolume(
 		return err
 	}
 	defer func() { _ = locker.Close(context.WithoutCancel(ctx)) }()
-	return redisx.Explain(server, fn(ctx, maintainer{volume, locker, commands, cfg.Namespace(), std.Stderr}))
+	return redisx.Explain(server, fn(ctx, maintainer{volume, locker, commands, cfg.Namespace(), std.Stderr, f.out}))
 }
 
 // each calls fn for the given repositories, or for all if there are none, and counts the errors. Only ctx
@@ -131,14 +131,15 @@ func (f *maintenanceFlags) onVolume(
 func (m maintainer) each(
 	ctx context.Context, repos []events.RepoPath, fn func(repo events.RepoPath, err error) error,
 ) (failed int) {
-	var current atomic.Value // text
-	current.Store("looking for repositories, none found yet")
-	stop := every(progressEvery, func(context.Context) { fmt.Fprintln(m.stderr, current.Load()) })
+	set, stop := showLines(m.stderr, m.out, "looking for repositories, none found yet")
 	defer stop()
 	done := 0
 	visit := func(repo events.RepoPath, err error) bool {
-		current.Store(fmt.Sprintf("%d repositories done, %d of them failed; now %s, since %s", done, failed, repo,
-			time.Now().Format(time.TimeOnly)))
+		set(progressLine{
+			Repo: repo.String(), Progress: events.Progress{Done: int64(done), Unit: "repositories"}, Failed: failed,
+			text: fmt.Sprintf("%d repositories done, %d of them failed; now %s, since %s", done, failed, repo,
+				time.Now().Format(time.TimeOnly)),
+		})
 		if done++; fn(repo, err) != nil {
 			failed++
 		}

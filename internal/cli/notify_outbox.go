@@ -24,8 +24,9 @@ func newNotifyListCommand(std term.Streams) *cobra.Command {
 		Use:   "ls [app]",
 		Short: "List the notifications that wait to be posted",
 		Long: "List the apps for which notifications wait, those with the most first; or, of one app, the repositories,\n" +
-			"the oldest first, with the last answer. An app is posted to in order about each repository, so a\n" +
-			"notification that fails holds back the next ones. Those that were given up are in lockstep dead ls.",
+			"the oldest first, with the webhook-id of the first notification, for lockstep result, and its last\n" +
+			"answer. An app is posted to in order about each repository, so a notification that fails holds back the\n" +
+			"next ones. Those that were given up are in lockstep dead ls.",
 		Example: "  lockstep notify ls --redis redis://127.0.0.1:6379\n" +
 			"  lockstep notify ls docs --redis redis://127.0.0.1:6379",
 		Args: term.WrongUse(cobra.MaximumNArgs(1)),
@@ -99,6 +100,7 @@ func boxColumns(app string) term.List[notify.Box] {
 			{Head: "SINCE", Time: func(b notify.Box) time.Time { return b.Queued }, None: "-"},
 			{Head: "FAILED", Text: func(b notify.Box) string { return strconv.Itoa(b.Failed) }},
 			{Head: "NEXT ATTEMPT", Time: func(b notify.Box) time.Time { return b.Next }, None: "-"},
+			{Head: "WEBHOOK-ID", Text: func(b notify.Box) string { return term.Printable(b.ID) }},
 			{Head: "LAST ERROR", Text: func(b notify.Box) string { return term.Printable(b.Error) }},
 		},
 		Name:  func(b notify.Box) string { return b.Repo },

@@ -2,8 +2,11 @@ package cli
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
+	"io"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -17,16 +20,57 @@ import (
 
 const progressEvery = 10 * time.Second // shorter syncs print nothing
 
+// progressHelp is the part of a help that is about progress.
+const progressHelp = "Progress is on standard error, every 10 s; with -o json as JSON: repo, after_ms, phase, done, " +
+	"total, unit."
+
+// progressLine is how far long work is.
+type progressLine struct {
+	Repo    string `json:"repo,omitempty"`
+	AfterMS int64  `json:"after_ms"` // since its work began
+	events.Progress
+	Failed int `json:"failed,omitempty"` // of the repositories that are done
+
+	text  string // beside a table
+	began time.Time
+}
+
+// newProgressLine returns the line of a change that has run for some time.
+func newProgressLine(repo string, after time.Duration, p events.Progress) progressLine {
+	text := fmt.Sprintf("%s after %v: %s", repo, after.Round(time.Second), term.Clean(status.Progress(p)))
+	return progressLine{Repo: repo, AfterMS: after.Milliseconds(), Progress: p, text: text}
+}
+
+// print prints the line as text beside a table, else as JSON.
+func (l progressLine) print(stderr io.Writer, out term.Output) {
+	if !out.IsTable() {
+		_ = json.NewEncoder(stderr).Encode(l)
+		return
+	}
+	fmt.Fprintln(stderr, l.text)
+}
+
+// showLines prints the last line that was set, every 10 s until stop.
+func showLines(stderr io.Writer, out term.Output, first string) (set func(progressLine), stop func()) {
+	var current atomic.Pointer[progressLine]
+	set = func(l progressLine) { l.began = time.Now(); current.Store(&l) }
+	set(progressLine{text: first})
+	return set, every(progressEvery, func(context.Context) {
+		line := *current.Load()
+		line.AfterMS = time.Since(line.began).Milliseconds()
+		line.print(stderr, out)
+	})
+}
+
 // showProgress prints the progress of a change on standard error every 10 s. Call stop before printing anything else.
 func showProgress(
-	std term.Streams, client redis.UniversalClient, cfg config.Config, change events.Change,
+	std term.Streams, out term.Output, client redis.UniversalClient, cfg config.Config, change events.Change,
 ) (stop func()) {
 	states := state.NewStore(client, cfg.Namespace())
 	began := time.Now()
 	return every(progressEvery, func(ctx context.Context) {
 		if all, err := states.Activities(ctx); err == nil { // otherwise the result reports the problem
-			fmt.Fprintf(std.Stderr, "%s after %v: %s\n", change.Repo, time.Since(began).Round(time.Second),
-				progressText(all, change))
+			progressOf(all, change, time.Since(began)).print(std.Stderr, out)
 		}
 	})
 }
@@ -50,8 +94,8 @@ func every(interval time.Duration, fn func(context.Context)) (stop func()) {
 	return func() { cancel(); ended.Wait() }
 }
 
-// progressText returns the progress of a change or, if it is not running, of another change of its repository.
-func progressText(all []state.Activity, change events.Change) string {
+// progressOf returns the progress of a change or, if it is not running, of another change of its repository.
+func progressOf(all []state.Activity, change events.Change, after time.Duration) progressLine {
 	var found events.Progress
 	for _, activity := range all {
 		repo, err := events.ParseRepoPath(activity.Repo)
@@ -59,8 +103,9 @@ func progressText(all []state.Activity, change events.Change) string {
 			found = activity.Progress
 		}
 	}
+	line := newProgressLine(change.Repo.String(), after, found)
 	if found.Phase == "" {
-		return "waits for a worker; see lockstep status"
+		line.text = fmt.Sprintf("%s after %v: waits for a worker; see lockstep status", line.Repo, after.Round(time.Second))
 	}
-	return term.Clean(status.Progress(found))
+	return line
 }

@@ -49,9 +49,14 @@ func TestProgressText(t *testing.T) {
 	for want, all := range map[string][]state.Activity{
 		"waits for a worker; see lockstep status": nil, "[2Jfetch 3 of 4 files": others, "build 3 of 4 files": own,
 	} {
-		if got := progressText(all, change); got != want {
+		if got := progressOf(all, change, 10*time.Second).text; got != "acme/widgets after 10s: "+want {
 			t.Errorf("%q, want %q", got, want)
 		}
+	}
+	var out strings.Builder
+	progressOf(own, change, 10*time.Second).print(&out, term.Output{Form: term.FormEvent})
+	if want := `{"repo":"acme/widgets","after_ms":10000,"phase":"build","done":3,"total":4,"unit":"files"}` + "\n"; out.String() != want {
+		t.Errorf("%s, want %s", &out, want)
 	}
 }
 
@@ -81,8 +86,12 @@ func TestTailAndVerifyPrintProgress(t *testing.T) {
 	tail.AwaitLog("acme/widgets after 1")
 	verify := proctest.Start(t, "repos", "verify", "acme/widgets", "--redis", server.URL(), "--root", root)
 	verify.AwaitLog("0 repositories done, 0 of them failed; now acme/widgets, since ")
+	documents := proctest.Start(t, "tail", "acme/", "--count", "1", "--json", "--redis", server.URL())
+	documents.AwaitLog(`{"repo":"acme/widgets","after_ms":1`)
+	second := proctest.Start(t, "repos", "verify", "acme/widgets", "--json", "--redis", server.URL(), "--root", root)
+	second.AwaitLog(`{"repo":"acme/widgets","after_ms":1`)
 	open()
-	for _, p := range []*proctest.Process{tail, verify} {
+	for _, p := range []*proctest.Process{tail, verify, documents, second} {
 		if code := p.AwaitExit(time.Minute); code != 0 {
 			t.Errorf("exit code %d", code)
 		}

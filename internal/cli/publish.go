@@ -180,7 +180,7 @@ func publishAndWait(
 ) error {
 	return onRepo(cmd, std, timeout, change.Repo, func(ctx context.Context, d deployment) error {
 		warnWithoutWorker(ctx, d.redis, d.cfg, std)
-		result, err := enqueueAndAwait(ctx, std, d.redis, d.cfg, change, timeout)
+		result, err := enqueueAndAwait(ctx, std, out, d.redis, d.cfg, change, timeout)
 		switch {
 		case err != nil:
 			return err
@@ -203,10 +203,10 @@ func warnWithoutWorker(ctx context.Context, client redis.UniversalClient, cfg co
 
 // enqueueAndAwait publishes the change and waits for its result. The error says whether the change was published.
 func enqueueAndAwait(
-	ctx context.Context, std term.Streams, client redis.UniversalClient, cfg config.Config, change events.Change,
-	timeout time.Duration,
+	ctx context.Context, std term.Streams, out term.Output, client redis.UniversalClient, cfg config.Config,
+	change events.Change, timeout time.Duration,
 ) (events.Result, error) {
-	defer showProgress(std, client, cfg, change)()
+	defer showProgress(std, out, client, cfg, change)()
 	entry, err := changes.Publish(ctx, client, cfg.Namespace(), change)
 	switch {
 	case err != nil && timedOut(ctx):

@@ -163,9 +163,11 @@ func (r repoDetail) Table(w io.Writer) {
 				nextPoll(r.Awaited.Next, time.Now()), a.Since.Add(state.AwaitedFor).Format(time.RFC3339))
 		}
 	}
-	if r.Polled != nil {
-		fmt.Fprintf(w, "polled\t%s\n", term.When(*r.Polled))
+	answered := term.When(r.Answered)
+	if r.Unchecked {
+		answered += ", unchecked: longer ago than the poll interval"
 	}
+	fmt.Fprintf(w, "answered\t%s\n", answered)
 	if r.Poll != nil {
 		fmt.Fprintf(w, "next poll\t%s\n", nextPoll(*r.Poll, time.Now()))
 	}
@@ -178,15 +180,12 @@ func (r repoDetail) Table(w io.Writer) {
 	for _, l := range r.LeftOut {
 		leftOutRow(w, l)
 	}
-	for _, given := range r.Given {
-		app := given.App
-		if app == "" {
-			app = "(no app)"
-		}
-		fmt.Fprintf(w, "given to %s\t%s\t%.12s\n", app, given.Ref, given.Commit)
+	for _, last := range r.Last {
+		fmt.Fprintf(w, "last result\t%s\t%s\t%.12s\t%s\n", cmp.Or(term.Printable(last.App), "(no app)"), last.Ref,
+			last.Commit, strings.TrimSpace(last.State+" "+string(last.Class)))
 	}
 	for _, box := range r.Waiting {
-		fmt.Fprintf(w, "notify %s\t%s\n", term.Printable(box.App), waitingText(box))
+		fmt.Fprintf(w, "notify %s\t%s, %s\n", term.Printable(box.App), term.Dash(term.Printable(box.ID)), waitingText(box))
 	}
 	if r.Lock.Held {
 		fmt.Fprintf(w, "lease\t%s by job %s on %s since %s\n", r.Lock.Holder.Operation, r.Lock.Holder.Job,
@@ -195,7 +194,7 @@ func (r repoDetail) Table(w io.Writer) {
 		fmt.Fprintf(w, "lease\tfree\n")
 	}
 	waiterRows(w, r.Lock.Waiters)
-	fmt.Fprintf(w, "circuit\t%s, failures in a row: %d\n", status.Circuit(r.Circuit), r.Circuit.Failures)
+	fmt.Fprintf(w, "circuit\t%s, failures in a row: %d\n", status.Circuit(r.RepoSummary), r.InARow())
 	if r.Fence != 0 {
 		fmt.Fprintf(w, "fence\t%d\n", r.Fence)
 	}

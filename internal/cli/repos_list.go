@@ -67,6 +67,7 @@ func repoColumns(prefix bool) term.List[listedRepo] {
 			{Head: "REF", Text: func(r listedRepo) string { return shortRef(r.Ref) }},
 			{Head: "COMMIT", Text: func(r listedRepo) string { return r.Commit[:min(12, len(r.Commit))] }},
 			{Head: "SYNCED", Time: func(r listedRepo) time.Time { return timeOf(r.Synced) }},
+			{Head: "ANSWERED", Time: func(r listedRepo) time.Time { return r.Answered }, Wide: true},
 			{Head: "STATUS", Text: repoStatus},
 			{Head: "SIZE", Text: onVolume(func(d *onDisk) string { return volume.BytesText(d.Bytes) }), Optional: true},
 			{Head: "FILES", Text: onVolume(func(d *onDisk) string {
@@ -76,8 +77,8 @@ func repoColumns(prefix bool) term.List[listedRepo] {
 			{Head: "STORE", Text: onVolume(func(d *onDisk) string { return strconv.Itoa(d.Store) }), Wide: true, Optional: true},
 			{Head: "ADOPTED", Text: onVolume((*onDisk).adopted), Wide: true, Optional: true},
 			{Head: "FENCE", Text: func(r listedRepo) string { return strconv.FormatUint(r.Fence, 10) }, Wide: true},
-			{Head: "FAILURES", Text: func(r listedRepo) string { return strconv.Itoa(r.Circuit.Failures) }, Wide: true},
-			{Head: "CIRCUIT", Text: func(r listedRepo) string { return status.Circuit(r.Circuit) }, Wide: true},
+			{Head: "FAILURES", Text: func(r listedRepo) string { return strconv.Itoa(r.InARow()) }, Wide: true},
+			{Head: "CIRCUIT", Text: func(r listedRepo) string { return status.Circuit(r.RepoSummary) }, Wide: true},
 			{Head: "LAST ERROR", Optional: true, Text: func(r listedRepo) string {
 				if len(r.Failing) == 0 {
 					return ""

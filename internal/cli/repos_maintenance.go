@@ -51,7 +51,7 @@ func newReposGCCommand(std term.Streams) *cobra.Command {
 		Short: "Free disk space of repositories and measure them",
 		Long: "Drop trees past their grace period, leftovers of crashed workers and unneeded objects, and measure\n" +
 			"the rest: now instead of at the next sync or by the service, every two tree-grace. Published trees,\n" +
-			"pinned trees and adopted clones are kept. Progress is on standard error, every 10 s.",
+			"pinned trees and adopted clones are kept.\n" + progressHelp,
 		Example: "  lockstep repos gc acme/widgets --root /srv/repos --redis redis://127.0.0.1:6379\n" +
 			"  lockstep repos gc --all --offline --root /srv/repos",
 	}, func() string { return "could not be collected" }, func(
@@ -116,7 +116,7 @@ func newReposVerifyCommand(std term.Streams) *cobra.Command {
 		Long: "Inflate and hash every object, follow all refs and compare every tree with its commit, file by file.\n" +
 			"This holds the lease of one repository at a time, so its syncs wait. --repair marks damage: the next\n" +
 			"sync of each ref builds a new tree and fetches damaged objects again; readers keep the current tree\n" +
-			"until then. Progress is on standard error, every 10 s. Exit code 1 if anything is damaged.",
+			"until then. Exit code 1 if anything is damaged.\n" + progressHelp,
 		Example: "  lockstep repos verify --all --root /srv/repos --redis redis://127.0.0.1:6379\n" +
 			"  lockstep repos verify acme/widgets --repair --root /srv/repos --redis redis://127.0.0.1:6379",
 	}, func() string {

@@ -37,7 +37,7 @@ func newReposPurgeCommand(std term.Streams) *cobra.Command {
 			"answers, and up to twice the disk space meanwhile. Trees that readers pin stay until these end, or\n" +
 			"with --force are deleted. --drop deletes the copies at once: watched repositories are missing until\n" +
 			"a poll, which it requests, has fetched them again; others stay removed. A purged result notifies\n" +
-			"apps and followers of COMMIT. Exit code 1 unless all repositories are free of it.",
+			"apps and followers of COMMIT. Exit code 1 unless all repositories are free of it.\n" + progressHelp,
 		Example: "  lockstep repos purge acme/widgets --commit d670460b4b4aece5915caf5c68d12f560a9fe3e4 --root " +
 			"/srv/repos --redis redis://127.0.0.1:6379\n" +
 			"  lockstep repos purge acme/widgets --commit d670460b4b4aece5915caf5c68d12f560a9fe3e4 --drop --offline " +

@@ -42,9 +42,8 @@ func newSyncCommand(std term.Streams) *cobra.Command {
 		Use:   "sync URL",
 		Short: "Sync one repository now",
 		Long: "Enqueue a change for one repository, wait for its result and print it. With --redis, the workers of\n" +
-			"a running service handle it, with their own settings; otherwise an embedded worker and Redis do. A\n" +
-			"long sync prints its progress on standard error every 10 s.\n" +
-			"\n" +
+			"a running service handle it, with their own settings; otherwise an embedded worker and Redis do.\n" +
+			progressHelp + "\n\n" +
 			"-o event prints the result as a CloudEvent, as the stream and the HTTP API have it. -o json and\n" +
 			"--json print the fields of its data on one level, with its id and type, and the fence.",
 		Example: "  lockstep sync https://example.com/acme/widgets.git --root repos\n" +
@@ -80,7 +79,7 @@ func newSyncCommand(std term.Streams) *cobra.Command {
 			}
 			ctx, cancel := context.WithTimeout(cmd.Context(), timeout)
 			defer cancel()
-			result, err := syncEmbedded(ctx, cfg, std, traces, change)
+			result, err := syncEmbedded(ctx, cfg, std, out, traces, change)
 			if err != nil && timedOut(ctx) {
 				return &term.ExitError{Code: term.ExitTimedOut, Err: fmt.Errorf("sync %s: no result within %v; "+
 					"the remote or the volume is slow; raise --timeout", change.Repo, timeout)}
@@ -126,12 +125,13 @@ func checkEmbeddedFlags(cmd *cobra.Command, cfg config.Config, std term.Streams)
 
 // syncEmbedded handles the change with a worker and a Redis inside this process.
 func syncEmbedded(
-	ctx context.Context, cfg config.Config, std term.Streams, traces *telemetry.Traces, change events.Change,
+	ctx context.Context, cfg config.Config, std term.Streams, out term.Output, traces *telemetry.Traces,
+	change events.Change,
 ) (result events.Result, err error) {
 	cfg.Grace = 0 // an interrupted sync need not finish
 	process := app.Config{Config: cfg, Log: app.NewLogger(std.Stderr, cfg, silent), Metrics: telemetry.New(), Traces: traces}
 	err = besideWorker(ctx, process, func(ctx context.Context, client redis.UniversalClient) (err error) {
-		defer showProgress(std, client, cfg, change)()
+		defer showProgress(std, out, client, cfg, change)()
 		result, err = request(ctx, client, cfg, change)
 		return err
 	})

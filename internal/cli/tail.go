@@ -40,9 +40,9 @@ func newTailCommand(std term.Streams) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "tail [PREFIX]",
 		Short: "Follow results live",
-		Long: "Print each new result, of all repositories or of those with a path prefix, until interrupted. Does\n" +
-			"not affect other consumers. Every 10 s, the progress of long operations is on standard error. With\n" +
-			"several cells, it follows those that there are when it starts; one that does not answer is named.",
+		Long: "Print each new result, of all repositories or of those with a path prefix, until interrupted: its time,\n" +
+			"its entry, for lockstep result, and what it says. Does not affect other consumers. With several cells,\n" +
+			"it follows those that there are when it starts; one that does not answer is named.\n\n" + progressHelp,
 		Example: "  lockstep tail --redis redis://127.0.0.1:6379\n" +
 			"  lockstep tail acme/ --since 10m --changes --redis redis://127.0.0.1:6379\n" +
 			"  lockstep tail -o json --count 1 --redis redis://127.0.0.1:6379",
@@ -104,9 +104,7 @@ func (f *tailFlags) follow(
 		}
 		return nil
 	}
-	if f.out.IsTable() {
-		defer every(progressEvery, func(ctx context.Context) { showLongWork(ctx, client, set, prefix, std) })()
-	}
+	defer every(progressEvery, func(ctx context.Context) { f.showLongWork(ctx, client, set, prefix, std) })()
 	all, ctx := errgroup.WithContext(ctx)
 	for _, cell := range set.Members() {
 		all.Go(func() error {
@@ -144,7 +142,7 @@ func (f *tailFlags) follow(
 }
 
 // showLongWork prints on standard error how far the changes are that have run for 10 s or longer, up to five per cell.
-func showLongWork(
+func (f *tailFlags) showLongWork(
 	ctx context.Context, client redis.UniversalClient, set *cells.Set, prefix string, std term.Streams,
 ) {
 	for _, cell := range set.Members() {
@@ -153,8 +151,7 @@ func showLongWork(
 			return a.At.Sub(a.Since) < progressEvery || !strings.HasPrefix(strings.ToLower(a.Repo), prefix)
 		})
 		for _, a := range all[:min(len(all), 5)] {
-			fmt.Fprintf(std.Stderr, "%s after %v: %s\n", a.Repo, a.At.Sub(a.Since).Round(time.Second),
-				term.Clean(status.Progress(a.Progress)))
+			newProgressLine(a.Repo, a.At.Sub(a.Since), a.Progress).print(std.Stderr, f.out)
 		}
 	}
 }
@@ -164,7 +161,7 @@ func entryLine(entry redis.XMessage) (repo, line string) {
 	payload, _ := entry.Values["payload"].(string)
 	at := entry.ID
 	if added := events.EntryTime(entry.ID); !added.IsZero() {
-		at = added.Local().Format("15:04:05.000")
+		at = added.Local().Format("15:04:05.000 ") + entry.ID
 	}
 	if r, err := events.ParseResult([]byte(payload)); err == nil {
 		return r.Repo.String(), status.OneLine(at, status.ResultLine(r))
@@ -174,7 +171,7 @@ func entryLine(entry redis.XMessage) (repo, line string) {
 			c.Ref.String(), c.App, fmt.Sprintf("%.12s", cmp.Or(c.Pinned(), c.Announced())), c.ID)
 	}
 	repo, _ = entry.Values["repo"].(string) // an entry with plain fields
-	return repo, status.OneLine(at, "asked", "plain", repo, entry.ID)
+	return repo, status.OneLine(at, "asked", "plain", repo)
 }
 
 // documentOf returns the event of an entry, or its fields if it has none.

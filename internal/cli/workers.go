@@ -16,8 +16,9 @@ import (
 
 func newWorkersCommand(std term.Streams) *cobra.Command {
 	return newGroup("workers", "Show workers, or remove missing ones",
-		"A worker that stops without leaving, as after kill -9, is missing until it comes back, another one starts on its\n"+
-			"host, or it is removed, for a week at most. Others take over its work.",
+		"A worker without a heartbeat for 15 s is not heard: it is stopping, or has stopped without leaving, as after\n"+
+			"kill -9. After 100 s it is missing, until it comes back, another one starts on its host, or it is\n"+
+			"removed, for a week at most. Others take over its work.",
 		newWorkersListCommand(std), newWorkersRemoveCommand(std))
 }
 
@@ -29,7 +30,7 @@ func newWorkersListCommand(std term.Streams) *cobra.Command {
 		Example: "  lockstep workers ls --redis redis://127.0.0.1:6379",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return onCells(cmd, std, 30*time.Second, func(ctx context.Context, d deployment) error {
-				list, missing, err := (&operate.Workers{Cells: d.cells}).List(ctx)
+				list, missing, err := (&operate.Workers{Cells: d.cells, Grace: d.cfg.Grace}).List(ctx)
 				return showList(std, &out, list, workerColumns, missing, err)
 			})
 		},
@@ -40,7 +41,7 @@ func newWorkersRemoveCommand(std term.Streams) *cobra.Command {
 	var out term.Output
 	return withFlags(&cobra.Command{
 		Use:     "rm NAME",
-		Short:   "Remove a missing worker",
+		Short:   "Remove an unheard worker",
 		Example: "  lockstep workers rm build-7-41-kQfU8NYKqtdLLwLjGiFHpa --redis redis://127.0.0.1:6379",
 		Args:    term.WrongUse(term.OneArg),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -59,7 +60,7 @@ var workerColumns = term.List[operate.Worker]{
 	Columns: []term.Column[operate.Worker]{
 		{Head: "WORKER", Text: func(w operate.Worker) string { return term.Printable(w.Name) }},
 		{Head: "CELL", Text: func(w operate.Worker) string { return w.Cell }, Optional: true},
-		{Head: "STATE", Text: func(w operate.Worker) string { return map[bool]string{true: "live", false: "missing"}[w.Live] }},
+		{Head: "STATE", Text: func(w operate.Worker) string { return w.State }},
 		{Head: "HEARD", Time: func(w operate.Worker) time.Time { return w.Heard }},
 		{Head: "PENDING", Text: func(w operate.Worker) string { return strconv.FormatInt(w.Pending, 10) }},
 	},

@@ -100,6 +100,7 @@ func (s *Store) Resolve(ctx context.Context, name, remote string) (wire.Auth, er
 		return wire.Auth{}, err
 	}
 	auth := authOf(texts)
+	auth.Name = name
 	app := app{
 		id: texts["githubAppID"], installation: texts["githubInstallationID"], key: texts["githubPrivateKey"],
 		api: texts["githubURL"],

@@ -54,7 +54,7 @@ func TestCredentialIsLimitedToItsPrefixes(t *testing.T) {
 		if (err == nil) != allowed {
 			t.Errorf("%s: error %v, want allowed %v", remote, err, allowed)
 		}
-		if allowed && secret != (wire.Auth{Username: "bot", Password: "s3cret"}) {
+		if allowed && secret != (wire.Auth{Name: "ci", Username: "bot", Password: "s3cret"}) {
 			t.Errorf("%s: another secret", remote)
 		}
 		if err != nil && (events.DispositionOf(err) != events.Permanent || strings.Contains(err.Error(), "s3cret")) {
@@ -87,7 +87,7 @@ func TestPrefixesOfSSHRemotes(t *testing.T) {
 		if (err == nil) != allowed {
 			t.Errorf("%s: error %v, want allowed %v", remote, err, allowed)
 		}
-		if allowed && secret != (wire.Auth{SSHKey: "s3cret", KnownHosts: "h ssh-ed25519 AAAA"}) {
+		if allowed && secret != (wire.Auth{Name: "ci", SSHKey: "s3cret", KnownHosts: "h ssh-ed25519 AAAA"}) {
 			t.Errorf("%s: another secret", remote)
 		}
 	}
@@ -99,7 +99,7 @@ func TestSSHKeyFromVariables(t *testing.T) {
 		"LOCKSTEP_CREDENTIAL_CI_KNOWN_HOSTS": "h", "LOCKSTEP_CREDENTIAL_CI_URLS": "ssh://h/",
 	}
 	secret, err := credential.NewStore("", func(name string) string { return env[name] }).Resolve(t.Context(), "ci", "ssh://git@h/a/b")
-	if err != nil || secret != (wire.Auth{SSHKey: "k", SSHKeyPassphrase: "p", KnownHosts: "h"}) {
+	if err != nil || secret != (wire.Auth{Name: "ci", SSHKey: "k", SSHKeyPassphrase: "p", KnownHosts: "h"}) {
 		t.Errorf("error %v, or another secret", err)
 	}
 }

@@ -120,7 +120,7 @@ func TestGitHubAppToken(t *testing.T) {
 	for range 10 {
 		all.Go(func() {
 			secret, err := store.Resolve(t.Context(), "app", onGitHub)
-			if err != nil || secret != (wire.Auth{Username: "x-access-token", Password: "token-1"}) {
+			if err != nil || secret != (wire.Auth{Name: "app", Username: "x-access-token", Password: "token-1"}) {
 				t.Errorf("error %v, or another secret", err)
 			}
 		})

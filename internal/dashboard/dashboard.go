@@ -45,7 +45,6 @@ type Config struct {
 	// adds a change to Changes; nil disables Sync now
 	Publish   func(context.Context, events.Change) (entry string, err error)
 	PollEvery time.Duration // poll interval of watches that do not set one
-	Grace     time.Duration // of workers that stop
 	Guard     server.Guard  // authenticates admins by token or loopback address
 	Proxy     Proxy         // authenticates admins by a proxy's header; optional
 	Realm     string        // separates this deployment's sessions from those of others

@@ -96,7 +96,7 @@ func (d *desk) wait(app string) {
 		pipe.ZAdd(ctx, prefix+"apps", redis.Z{Score: float64(later), Member: app})
 		pipe.ZAdd(ctx, prefix+"heads:"+app, redis.Z{Score: 1, Member: "acme/widgets"}, redis.Z{Score: 2, Member: evil})
 		pipe.ZAdd(ctx, prefix+"due:"+app, redis.Z{Score: float64(later), Member: "acme/widgets"})
-		pipe.RPush(ctx, prefix+"box:"+box, "1 {}", "3 {}")
+		pipe.RPush(ctx, prefix+"box:"+box, `1 {"_watermill_message_uuid":"msg_1"}`, "3 {}")
 		pipe.RPush(ctx, prefix+"box:"+app+" "+evil, "2 {}")
 		pipe.HSet(ctx, prefix+"tries", box, 4)
 		pipe.HSet(ctx, prefix+"claims", app+" "+evil, "claim")
@@ -118,6 +118,9 @@ func TestRefusedNotificationsAreExplained(t *testing.T) {
 	d.watchOf("search", "acme/gadgets")
 	for _, path := range []string{"/dashboard/repo?repo=acme/widgets", "/dashboard/outbox?app=docs"} {
 		page := d.page(path, bearer)
+		if !strings.Contains(page, `href="/dashboard/result?id=msg_1"`) {
+			t.Errorf("%s: no webhook-id that leads to the result", path)
+		}
 		if found := findHarm(t, page); len(found) > 0 || !strings.Contains(page, "docs.internal/ answered 503") || !strings.Contains(page, ">failing</span>") {
 			t.Errorf("%s: harm %q, or no error", path, found)
 		}

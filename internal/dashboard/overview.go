@@ -11,6 +11,7 @@ import (
 	"lockstep/internal/hosts"
 	"lockstep/internal/operate"
 	"lockstep/internal/schedule"
+	"lockstep/internal/server"
 	"lockstep/internal/state"
 )
 
@@ -63,6 +64,7 @@ type overview struct {
 	Outcomes []outcomeCount
 	Changes  stream.GroupStatistics
 	LagKnown bool // Changes.Lag is known
+	Unheard  int  // workers
 	Kept     int64
 	Dead     int64
 
@@ -148,15 +150,10 @@ func (d *Dashboard) loadOverview(ctx context.Context, _ url.Values, admin bool) 
 		return nil, err
 	}
 	o.Busy, o.More = first(busyShown, o.Busy)
-	failing, err := d.cfg.Repos.Failing(ctx, failingJudged)
+	failing, err := d.readFailing(ctx, &o, admin)
 	if err != nil {
 		return nil, err
 	}
-	shown, _ := first(failingShown, failing.Repos)
-	for _, r := range shown {
-		o.Failing = append(o.Failing, failingRepo{r.Repo, r.Failing[0], len(r.Failing) - 1})
-	}
-	o.MoreFailing, o.MissingCells = failing.Total-int64(len(shown)), failing.Missing
 	if o.FailingBoxes, o.FailingApps, err = d.cfg.Outboxes.Failing(ctx); err != nil {
 		return nil, err
 	}
@@ -180,8 +177,9 @@ func (d *Dashboard) loadOverview(ctx context.Context, _ url.Values, admin bool) 
 	if err != nil {
 		return nil, err
 	}
+	o.Unheard = operate.Unheard(workers)
 	o.Verdict = operate.Facts{
-		Watched: watched, Workers: o.Changes.Live, Lost: operate.Lost(workers, d.cfg.Grace), Dead: o.Dead,
+		Watched: watched, Workers: o.Changes.Live, Lost: workers, Dead: o.Dead,
 		Hosts: all, Failing: failing.Repos,
 		More: failing.Total - int64(len(failing.Repos)), Missing: failing.Missing, Boxes: o.FailingBoxes,
 		Apps: o.FailingApps, Groups: operate.GroupsOf(streams...), Unasked: unasked, Full: d.cfg.Full != nil && d.cfg.Full(),
@@ -196,6 +194,21 @@ func (d *Dashboard) loadOverview(ctx context.Context, _ url.Values, admin bool) 
 	}
 	o.setFigures(results)
 	return o, nil
+}
+
+// readFailing adds the repositories that failed last, and returns them. Only admins see what they name.
+func (d *Dashboard) readFailing(ctx context.Context, o *overview, admin bool) (state.FailingRepos, error) {
+	failing, err := d.cfg.Repos.Failing(ctx, failingJudged)
+	for _, r := range failing.Repos {
+		if !admin {
+			server.HideFailures(r.Failing)
+		}
+		if len(o.Failing) < failingShown {
+			o.Failing = append(o.Failing, failingRepo{r.Repo, r.Failing[0], len(r.Failing) - 1})
+		}
+	}
+	o.MoreFailing, o.MissingCells = failing.Total-int64(len(o.Failing)), failing.Missing
+	return failing, err
 }
 
 // setFigures computes rates, latencies and charts from recent results.

@@ -22,7 +22,7 @@ type repoPage struct {
 	operate.Repo
 	Cell string // if it is another one than that of the dashboard
 	Head []head
-	Apps []delivered
+	Apps []lastResult
 
 	Bytes int64
 	Sized bool // Bytes is known
@@ -44,20 +44,18 @@ type head struct {
 	Tree        string // relative to the volume's root; "" if unknown; for admins only
 }
 
-// delivered is the commit of a ref that an app received last.
-type delivered struct {
-	App, Ref, Commit string
-	State            string // "up to date", "behind", "failing", or "" if the ref is not published
-	Class            string // of the failure
-	Waits            bool   // for notifications: this or an earlier commit was not posted yet
+// lastResult is the last result of an app.
+type lastResult struct {
+	operate.LastResult
+	Waits bool // for notifications: of this or an earlier commit was not posted yet
 }
 
 // Badge returns the style of the state.
-func (d delivered) Badge() string {
-	switch d.State {
-	case "up to date":
+func (l lastResult) Badge() string {
+	switch l.State {
+	case operate.LastUpToDate:
 		return "ok"
-	case "failing":
+	case operate.LastFailing:
 		return "bad"
 	}
 	return "warn"
@@ -145,40 +143,20 @@ func (d *Dashboard) readRepo(ctx context.Context, cell repoCell, repo events.Rep
 		}
 	}
 	shown.Lacks = lacking
-	for _, g := range repository.Given {
-		shown.Apps = append(shown.Apps, deliveredTo(g, repository))
-	}
 	shown.MoreHeads = more
-	shown.Apps, shown.MoreApps = first(refsShown, shown.Apps)
+	last, moreApps := first(refsShown, repository.Last)
+	shown.MoreApps = moreApps
 	if shown.Boxes, err = d.cfg.Outboxes.About(ctx, repo); err != nil {
 		return nil, err
 	}
 	if !admin {
 		hideBoxErrors(shown.Boxes)
 	}
-	for i, to := range shown.Apps {
-		shown.Apps[i].Waits = slices.ContainsFunc(shown.Boxes, func(b notify.Box) bool { return b.App == to.App })
+	for _, one := range last {
+		waits := slices.ContainsFunc(shown.Boxes, func(b notify.Box) bool { return b.App == one.App })
+		shown.Apps = append(shown.Apps, lastResult{one, waits})
 	}
 	return shown, nil
-}
-
-// deliveredTo compares what an app received with what is published.
-func deliveredTo(g state.Given, repo operate.Repo) delivered {
-	shown := delivered{App: cmp.Or(g.App, "no app"), Ref: g.Ref, Commit: g.Commit}
-	switch published := repo.Heads[g.Ref]; {
-	case published == g.Commit && published != "":
-		shown.State = "up to date"
-	case published != "":
-		shown.State = "behind"
-	}
-	for _, f := range repo.Failing {
-		isOfApp := f.App == g.App && !f.IsOfPoll() && (f.Ref == "" || f.Ref == g.Ref)
-		if isOfApp || f.Scope == events.ScopeRepo {
-			shown.State, shown.Class = "failing", string(f.Class)
-			break
-		}
-	}
-	return shown
 }
 
 // readWatches reads the watches of the repository, also of one that no worker has met yet.

@@ -160,3 +160,43 @@ func TestHistoryOfARepository(t *testing.T) {
 		t.Errorf("%d results, want the newest %d: %v", len(now.results), historyShown, err)
 	}
 }
+
+// TestTroubleOfACredentialIsShownByItsScope names the credential to admins only, and does not call a closed circuit well beside it.
+func TestTroubleOfACredentialIsShownByItsScope(t *testing.T) {
+	t.Parallel()
+	d, now := startDesk(t, nil), time.Now()
+	d.keep("acme/widgets", time.Minute, "trouble", `{"repo":"acme/widgets","all":{"credential:robot:docs":{"scope":"credential","app":"docs","operation":"sync",`+
+		`"class":"auth","job":"j","credential":"robot","failures":3,"at":"`+now.UTC().Format(time.RFC3339)+`"}}}`)
+	if err := d.client.HSet(t.Context(), events.DefaultNamespace.Failing(), "acme/widgets", now.UnixMilli()).Err(); err != nil {
+		t.Fatal(err)
+	}
+	if page := d.page("/", bearer); !strings.Contains(page, "auth, credential robot: 1 repository, acme/widgets") {
+		t.Error("the verdict does not name the credential")
+	}
+	if page := d.page("/", nil); !strings.Contains(page, "auth: 1 repository, acme/widgets") || strings.Contains(page, "robot") {
+		t.Error("visitors see no verdict, or the credential")
+	}
+	for _, path := range []string{"/dashboard/repos", "/dashboard/repo?repo=acme/widgets"} {
+		if page := d.page(path, nil); strings.Contains(page, ">closed<") || !strings.Contains(page, `<span class="of failed">3`) {
+			t.Errorf("%s: a closed circuit, or no failures", path)
+		}
+	}
+}
+
+// TestRemoteThatWasNotAskedIsUnchecked has an answer that is older than the poll interval.
+func TestRemoteThatWasNotAskedIsUnchecked(t *testing.T) {
+	t.Parallel()
+	d, old := startDesk(t, nil), time.Now().Add(-time.Hour).UTC().Format(time.RFC3339)
+	d.watchOf("docs", "acme/widgets")
+	d.keep("acme/widgets", time.Hour, "head:refs/heads/main", "c1", "given:refs/heads/main:docs", "c1", "answered", old)
+	if page := d.page("/dashboard/repo?repo=acme/widgets", nil); !strings.Contains(page, `<span class="badge ok">up to date</span>`) {
+		t.Error("it is not up to date before it is polled")
+	}
+	if err := d.client.HSet(t.Context(), events.DefaultNamespace.Watches()+"of:acme/widgets", "every", 60_000).Err(); err != nil {
+		t.Fatal(err)
+	}
+	page := d.page("/dashboard/repo?repo=acme/widgets", nil)
+	if !strings.Contains(page, `<span class="badge warn">unchecked</span>`) || !strings.Contains(page, "longer ago than the poll interval") || strings.Contains(page, "up to date") {
+		t.Errorf("not unchecked: %s", page)
+	}
+}

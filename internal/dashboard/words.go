@@ -40,13 +40,14 @@ func lookAt(see operate.Look) string {
 	return "/dashboard/" + string(see) // named alike
 }
 
-// boxLine is an outbox at a time.
+// boxLine is an outbox as a visitor sees it.
 type boxLine struct {
 	notify.Box
-	Now time.Time
+	Now   time.Time
+	Admin bool
 }
 
-func boxAt(now time.Time, box notify.Box) boxLine { return boxLine{box, now} }
+func boxAt(now time.Time, admin bool, box notify.Box) boxLine { return boxLine{box, now, admin} }
 
 // failureLine is a failure as a visitor sees it.
 type failureLine struct {

@@ -368,7 +368,7 @@ func (f *faultyForge) read(ctx context.Context) (reads int, lost []string) {
 
 // sample records what lockstep status shows, until ctx is done.
 func (f *faultyForge) sample(ctx context.Context) {
-	for ; ctx.Err() == nil; pause(ctx, time.Second) {
+	for ; ctx.Err() == nil; pause(ctx, 500*time.Millisecond) {
 		f.samples = append(f.samples, f.shown())
 	}
 }
@@ -496,7 +496,7 @@ func TestForgeThatFailsNowAndThen(t *testing.T) {
 	var lost []string
 	looks.Go(func() error { reads, lost = f.read(looking); return nil })
 	looks.Go(func() error { f.sample(looking); return nil })
-	proctest.Must(0, f.push(pushing, 400*time.Millisecond))(t)
+	proctest.Must(0, f.push(pushing, 100*time.Millisecond))(t)
 	f.fail(0)
 	ended := time.Now()
 	f.awaitWell()

@@ -94,7 +94,7 @@ func TestTroublesAtOnce(t *testing.T) {
 	s.publish(git.URL("acme/late"), "ref", "main", "after", head)
 
 	troubles := map[string]trouble{
-		"a refused credential": {regexp.MustCompile(`^auth: 1 repository, acme/secret`), "repos", func() {
+		"a refused credential": {regexp.MustCompile(`^auth, credential robot: 1 repository, acme/secret`), "repos", func() {
 			git.AcceptTokens("acme/secret", "old")
 			s.awaitSynced(s.publish(git.URL("acme/secret"), "app", "docs", "credential", "robot"))
 		}},
@@ -115,6 +115,10 @@ func TestTroublesAtOnce(t *testing.T) {
 
 	announced := regexp.MustCompile(`announced .*not visible yet`) // a few minutes of that are no trouble
 	if out := lockstep("repos", "show", "acme/late"); !announced.MatchString(out) {
+		t.Errorf("repos show has %s", out)
+	}
+
+	if out := lockstep("repos", "show", "acme/secret"); !strings.Contains(out, "refused the credential robot (HTTP 401)") {
 		t.Errorf("repos show has %s", out)
 	}
 

@@ -92,7 +92,7 @@ func (o Outboxes) waiting(ctx context.Context, boxes []Box, app, entry string) (
 	if err != nil {
 		return nil, fmt.Errorf("read the outbox of %s: %w", app, err)
 	}
-	if !slices.ContainsFunc(items, func(text string) bool { return entryOf(text) == entry }) {
+	if !slices.ContainsFunc(items, func(text string) bool { return itemOf(text).Entry == entry }) {
 		return nil, nil
 	}
 	return &boxes[at], nil
@@ -107,12 +107,11 @@ func IsID(id string, r events.Result, apps []string) bool {
 	return slices.ContainsFunc(apps, func(app string) bool { return id == idOf(r, app) })
 }
 
-// entryOf returns the entry of the result of an item of a box.
-func entryOf(text string) string {
+// itemOf returns an item of a box, or a part of it if it is corrupt.
+func itemOf(text string) (one item) {
 	_, document, _ := strings.Cut(text, " ") // after its number
-	var one item
-	_ = json.Unmarshal([]byte(document), &one) // "" if it is corrupt
-	return one.Entry
+	_ = json.Unmarshal([]byte(document), &one)
+	return one
 }
 
 // AllSent reports whether nothing is left to post about a repository: no notification waits, and the notifiers have

@@ -44,6 +44,7 @@ type Box struct {
 	App     string    `json:"app"`
 	Repo    string    `json:"repo"`
 	Cell    string    `json:"cell,omitempty"` // in lists, if there are several
+	ID      string    `json:"id,omitempty"`   // webhook-id of the first item
 	Items   int64     `json:"waiting"`
 	Failed  int       `json:"failed_attempts,omitempty"` // at the first item
 	Posting bool      `json:"posting,omitempty"`         // the first item is being posted
@@ -187,9 +188,10 @@ func (o Outboxes) read(ctx context.Context, keys []boxKey) ([]Box, error) {
 		}
 	}
 	for i, r := range replies {
+		first := itemOf(r.first.Val())
 		boxes[i] = Box{
-			App: keys[i].app, Repo: keys[i].repo, Items: r.length.Val(), Posting: r.claim.Err() == nil,
-			Queued: events.EntryTime(entryOf(r.first.Val())),
+			App: keys[i].app, Repo: keys[i].repo, ID: first.ID, Items: r.length.Val(), Posting: r.claim.Err() == nil,
+			Queued: events.EntryTime(first.Entry),
 		}
 		boxes[i].Failed, _ = strconv.Atoi(r.tries.Val())
 		if score := r.due.Val(); score > 0 {

@@ -42,7 +42,7 @@ func TestOutboxesShowWhatWaits(t *testing.T) {
 	w.settle(n, failed, settlement{what: isFailed, delay: time.Hour, err: "the app answered 503 " + strings.Repeat("é", maxKept)})
 	list := must(boxes.Boxes(ctx, "docs", 10))(t)
 	if len(list) != 2 || list[0].Repo != "acme/a" || list[0].Items != 2 || list[0].Failed != 1 || list[0].Posting || time.Until(list[0].Next) < 50*time.Minute ||
-		list[0].Queued != events.EntryTime(failed.item.Entry) || list[1].Repo != "acme/b" || !list[1].Posting {
+		list[0].Queued != events.EntryTime(failed.item.Entry) || list[0].ID != failed.item.ID || list[1].Repo != "acme/b" || !list[1].Posting {
 		t.Errorf("%+v, want a failed box and one that is being posted", list)
 	}
 	if e := list[0].Error; !strings.HasPrefix(e, "the app answered 503 é") || len(e) > maxKept || !utf8.ValidString(e) || time.Since(list[0].ErrorAt).Abs() > time.Minute || list[1].Error != "" {

@@ -35,12 +35,13 @@ type Circuit struct {
 // Repo is the complete state of one repository.
 type Repo struct {
 	RepoSummary
-	Remote string            `json:"remote,omitempty"`
-	Polled *time.Time        `json:"polled,omitempty"`    // when a poll was requested last; by Redis' clock, as the next one
-	Poll   *time.Time        `json:"next_poll,omitempty"` // nil if it is not polled
-	Heads  map[string]string `json:"heads"`               // ref to published commit
-	Given  []state.Given     `json:"given"`               // the commit last delivered to each app
-	Lock   Lease             `json:"lock"`
+	Remote string     `json:"remote,omitempty"`
+	Poll   *time.Time `json:"next_poll,omitempty"` // by Redis' clock; nil if it is not polled
+	// what is published is not checked: the remote has not answered for longer than the poll interval
+	Unchecked bool              `json:"unchecked,omitempty"`
+	Heads     map[string]string `json:"heads"`        // ref to published commit
+	Last      []LastResult      `json:"last_results"` // of each app and ref
+	Lock      Lease             `json:"lock"`
 	// of refs whose watches have rules, refused ones first; without Rules and Told
 	Checks []state.Check   `json:"checks,omitempty"`
 	Lacks  []state.Missing `json:"missing_submodules,omitempty"` // by ref
@@ -60,6 +61,15 @@ func NewRepoSummary(s state.Summary) RepoSummary {
 		shown.Circuit.OpenUntil = &s.Circuit.Until
 	}
 	return shown
+}
+
+// InARow returns the most failures in a row of what fails.
+func (r RepoSummary) InARow() int {
+	n := r.Circuit.Failures
+	for _, t := range r.Failing {
+		n = max(n, t.Failures)
+	}
+	return n
 }
 
 // ErrUnknownRepo is returned for a repository without state.
@@ -100,7 +110,7 @@ func (r *Repos) Get(ctx context.Context, repo events.RepoPath) (Repo, error) {
 	}
 	shown := Repo{
 		RepoSummary: NewRepoSummary(loaded.Summary(now)), Remote: loaded.Remote(), Heads: loaded.Heads(),
-		Given: loaded.AllGiven(), Lock: lease, Lacks: loaded.Missing(),
+		Lock: lease, Lacks: loaded.Missing(),
 	}
 	awaited := loaded.Awaited().Without(func(state.Announcement) bool { return false }, now)
 	if len(awaited.Commits) > 0 {
@@ -113,14 +123,58 @@ func (r *Repos) Get(ctx context.Context, repo events.RepoPath) (Repo, error) {
 	if shown.Repo == "" {
 		shown.Repo = repo.String()
 	}
-	last, next, err := r.store(cell).Polls(ctx, repo)
-	if !last.IsZero() {
-		shown.Polled = &last
-	}
+	every, next, err := r.store(cell).Polls(ctx, repo)
 	if !next.IsZero() {
 		shown.Poll = &next
+		isLate := every > 0 && now.Sub(shown.Answered) > every+every/4+pollMargin
+		shown.Unchecked = isLate && len(shown.Heads) > 0
+	}
+	shown.Last = []LastResult{}
+	for _, given := range loaded.AllGiven() {
+		shown.Last = append(shown.Last, shown.lastResult(given))
 	}
 	return shown, err
+}
+
+// pollMargin is how long a poll may take until the remote answers. Intervals vary by a tenth.
+const pollMargin = time.Minute
+
+// LastResult is the commit of a ref in the last result that was published for an app. Whether the app was notified of it is
+// another question.
+type LastResult struct {
+	state.Given
+	State string       `json:"state"`           // see the constants
+	Class events.Class `json:"class,omitempty"` // of the failure
+}
+
+// The states of a [LastResult].
+const (
+	LastUpToDate    = "up to date" // the commit that the remote had when it last answered
+	LastUnchecked   = "unchecked"  // it had, but that was longer ago than the poll interval
+	LastBehind      = "behind"     // another commit is published
+	LastUnpublished = "not published"
+	LastFailing     = "failing"
+)
+
+// lastResult compares a result with what is published.
+func (r Repo) lastResult(given state.Given) LastResult {
+	last := LastResult{Given: given, State: LastUpToDate}
+	switch published := r.Heads[given.Ref]; {
+	case published == "":
+		last.State = LastUnpublished
+	case published != given.Commit:
+		last.State = LastBehind
+	case r.Unchecked:
+		last.State = LastUnchecked
+	}
+	for _, f := range r.Failing {
+		isOfApp := f.App == given.App && !f.IsOfPoll() && (f.Ref == "" || f.Ref == given.Ref)
+		if isOfApp || f.Scope == events.ScopeRepo {
+			last.State, last.Class = LastFailing, f.Class
+			break
+		}
+	}
+	return last
 }
 
 // RepoPage is a page of repositories, all of one cell. It may be short, or even empty, and still have a next one.

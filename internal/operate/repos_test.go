@@ -2,7 +2,10 @@ package operate
 
 import (
 	"errors"
+	"fmt"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -48,5 +51,47 @@ func TestRepositoryThatNeverExistedIsRemoved(t *testing.T) {
 	}
 	if n := client.XLen(ctx, namespace.Dead()).Val(); n != 1 {
 		t.Errorf("%d letters, want that of the other repository", n)
+	}
+}
+
+// TestLastResultsAreEvidence has results for apps: whether they are up to date is known as of the remote's last answer.
+func TestLastResultsAreEvidence(t *testing.T) {
+	t.Parallel()
+	client, ctx, namespace := redistest.Start(t).Client(), t.Context(), events.DefaultNamespace
+	repos, repo := &Repos{Cells: cells.Single(client, cells.Member{Namespace: namespace})}, testenv.Must(events.ParseRepoPath("acme/widgets"))(t)
+	set := func(answered time.Duration, more ...any) {
+		t.Helper()
+		fields := append([]any{"repo", "acme/widgets", "head:refs/heads/main", "c2", "given:refs/heads/main:docs", "c2", "given:refs/heads/main:ci", "c1",
+			"given:refs/heads/gone:ci", "c1", "given:refs/heads/main:search", "c2", "answered", time.Now().Add(-answered).Format(time.RFC3339Nano)}, more...)
+		testenv.Must(client.Del(ctx, namespace.Repo(repo)).Result())(t)
+		testenv.Must(client.HSet(ctx, namespace.Repo(repo), fields...).Result())(t)
+	}
+	polls := func(every time.Duration) {
+		testenv.Must(client.HSet(ctx, namespace.Watches()+"of:acme/widgets", "every", every.Milliseconds()).Result())(t)
+		testenv.Must(client.ZAdd(ctx, namespace.Poll(), redis.Z{Score: 1, Member: "acme/widgets"}).Result())(t)
+	}
+	says := func(want string) {
+		t.Helper()
+		shown := testenv.Must(repos.Get(ctx, repo))(t)
+		got := ""
+		for _, last := range shown.Last {
+			got += strings.TrimSpace(fmt.Sprintf("%s %s: %s %s", last.App, last.Ref, last.State, last.Class)) + "\n"
+		}
+		if got != want {
+			t.Errorf("%s\nwant %s", got, want)
+		}
+	}
+	const ofCI = "ci refs/heads/gone: not published\nci refs/heads/main: behind\n"
+	set(24 * time.Hour)
+	says(ofCI + "docs refs/heads/main: up to date\nsearch refs/heads/main: up to date\n") // not polled: pushes tell
+	polls(time.Hour)
+	says(ofCI + "docs refs/heads/main: unchecked\nsearch refs/heads/main: unchecked\n")
+	set(70 * time.Minute) // intervals vary, and polls take time
+	says(ofCI + "docs refs/heads/main: up to date\nsearch refs/heads/main: up to date\n")
+	set(0, "trouble", `{"repo":"acme/widgets","all":{"credential:robot:docs":{"scope":"credential","app":"docs","operation":"sync","class":"auth","at":"`+
+		time.Now().Format(time.RFC3339)+`","failures":3}}}`)
+	says(ofCI + "docs refs/heads/main: failing auth\nsearch refs/heads/main: up to date\n")
+	if n := testenv.Must(repos.Get(ctx, repo))(t).InARow(); n != 3 {
+		t.Errorf("%d failures in a row, want those of the credential", n)
 	}
 }

@@ -55,7 +55,7 @@ const (
 type Facts struct {
 	Watched int64    // repositories
 	Workers int      // that take changes
-	Lost    []Worker // that are missing
+	Lost    []Worker // that are missing; those with another state do not matter
 	Dead    int64
 	Hosts   []hosts.Host    // those not limited do not matter
 	Failing []state.Summary // that fail, or have a refused commit
@@ -104,9 +104,9 @@ func (f Facts) Verdict() Verdict {
 	if f.Full {
 		needs(LookVolume, "the volume is nearly full")
 	}
-	final, retried := f.byClass()
-	for _, class := range slices.Sorted(maps.Keys(final)) {
-		needs(LookRepos, "%s: %s", class, namesOf(final[class]))
+	final, retried := f.byCause()
+	for _, cause := range slices.Sorted(maps.Keys(final)) {
+		needs(LookRepos, "%s: %s", cause, namesOf(final[cause]))
 	}
 	if refused := f.refused(); len(refused) > 0 {
 		needs(LookRepos, "commits refused: %s", namesOf(refused))
@@ -114,26 +114,23 @@ func (f Facts) Verdict() Verdict {
 	if f.Dead > 0 {
 		needs(LookDead, "%s", counted(f.Dead, "dead letter", "dead letters"))
 	}
-	if len(f.Lost) > 0 && f.Workers > 0 {
-		names := make([]string, len(f.Lost))
-		for i, w := range f.Lost {
-			names[i] = w.Name + " since " + w.Heard.UTC().Format(time.RFC3339)
+	var names []string
+	for _, w := range f.Lost {
+		if w.State == WorkerMissing {
+			names = append(names, w.Name+" since "+w.Heard.UTC().Format(time.RFC3339))
 		}
+	}
+	if len(names) > 0 && f.Workers > 0 {
 		waits(LookWorkers, "%s: %s", counted(int64(len(names)), "worker is missing", "workers are missing"), Listed(names))
 	}
-	limited := false
 	for _, h := range f.Hosts {
-		if !h.Until.IsZero() {
-			limited = true
+		if isLimited(h) {
 			waits(LookHosts, "%s: %s until %s, %s", h.Host, h.Reason, h.Until.UTC().Format("15:04:05Z"),
 				counted(int64(h.Waiting), "repository waits", "repositories wait"))
 		}
 	}
-	if limited {
-		delete(retried, events.ClassBusy) // they are the hosts' waiting repositories
-	}
-	for _, class := range slices.Sorted(maps.Keys(retried)) {
-		waits(LookRepos, "%s, retried: %s", class, namesOf(retried[class]))
+	for _, cause := range slices.Sorted(maps.Keys(retried)) {
+		waits(LookRepos, "%s, retried: %s", cause, namesOf(retried[cause]))
 	}
 	if f.More > 0 {
 		waits(LookRepos, "%s", counted(f.More, "more repository fails", "more repositories fail"))
@@ -205,23 +202,34 @@ func (f Facts) failing() string {
 	return counted(n, "fails", "fail")
 }
 
-// byClass returns the failing repositories by the class of their errors: those that somebody has to do something about,
-// as nothing tries again before the next push or poll, and those that are retried.
-func (f Facts) byClass() (final, retried map[events.Class][]string) {
-	final, retried = map[events.Class][]string{}, map[events.Class][]string{}
+// byCause returns the failing repositories by the class of their errors, with the credential that fails: those that somebody
+// has to do something about, as nothing tries again before the next push or poll, and those that are retried.
+func (f Facts) byCause() (final, retried map[string][]string) {
+	final, retried = map[string][]string{}, map[string][]string{}
+	limited := slices.ContainsFunc(f.Hosts, isLimited)
 	for _, repo := range f.Failing {
 		for _, t := range repo.Failing {
 			list := final
 			if t.Next != nil {
 				list = retried
 			}
-			if class := cmp.Or(t.Class, events.ClassInternal); !slices.Contains(list[class], repo.Repo) {
-				list[class] = append(list[class], repo.Repo)
+			if limited && t.Next != nil && t.Class == events.ClassBusy {
+				continue // it is one of the hosts' waiting repositories
+			}
+			cause := string(cmp.Or(t.Class, events.ClassInternal))
+			ofCredential := t.Scope == events.ScopeCredential || t.Scope == events.ScopeHostCredential
+			if ofCredential && t.Credential != "" {
+				cause += ", credential " + t.Credential
+			}
+			if !slices.Contains(list[cause], repo.Repo) {
+				list[cause] = append(list[cause], repo.Repo)
 			}
 		}
 	}
 	return final, retried
 }
+
+func isLimited(h hosts.Host) bool { return !h.Until.IsZero() }
 
 func (f Facts) refused() (repos []string) {
 	for _, repo := range f.Failing {

@@ -29,7 +29,7 @@ func TestVerdict(t *testing.T) {
 			"3 repositories are watched, none fails",
 		},
 		"what waits for one host is one thing": {
-			Facts{Watched: 9, Workers: 1, Lost: []Worker{{Name: "pod-1-x", Heard: now}}, Hosts: []hosts.Host{limited}, Failing: []state.Summary{
+			Facts{Watched: 9, Workers: 1, Lost: []Worker{{Name: "pod-1-x", Heard: now, State: WorkerMissing}, {Name: "pod-1-y", State: WorkerUnheard}}, Hosts: []hosts.Host{limited}, Failing: []state.Summary{
 				fails("a/1", events.ClassBusy, &soon), fails("a/2", events.ClassBusy, &soon),
 				fails("a/3", events.ClassNetwork, &soon),
 			}}, HealthWaiting, nil, []string{
@@ -40,12 +40,14 @@ func TestVerdict(t *testing.T) {
 			Facts{Watched: 1, Workers: 1, More: 1, Missing: []string{"eu-2"}, Failing: []state.Summary{
 				fails("a/1", events.ClassAuth, nil), fails("a/2", events.ClassAuth, nil), fails("a/3", events.ClassAuth, nil),
 				fails("a/4", events.ClassAuth, nil), fails("a/5", events.ClassNotFound, nil),
+				{Repo: "a/8", Failing: []state.Trouble{{Scope: events.ScopeCredential, Class: events.ClassAuth, Credential: "robot"}}},
+				{Repo: "a/9", Failing: []state.Trouble{{Scope: events.ScopeRepo, Class: events.ClassServer, Credential: "robot"}}},
 				{Repo: "a/6", Refused: []string{"refs/heads/main"}},
 				{Repo: "a/7", Failing: []state.Trouble{{Class: events.ClassServer, Until: &soon}}}, // the scope waits, no change
 			}}, HealthAttention, []string{
-				"no answer from cell eu-2", "auth: 4 repositories, a/1, a/2, a/3 and others", "not_found: 1 repository, a/5",
-				"server: 1 repository, a/7", "commits refused: 1 repository, a/6",
-			}, []string{"1 more repository fails"}, "1 repository is watched, 7 fail",
+				"no answer from cell eu-2", "auth: 4 repositories, a/1, a/2, a/3 and others", "auth, credential robot: 1 repository, a/8",
+				"not_found: 1 repository, a/5", "server: 2 repositories, a/9, a/7", "commits refused: 1 repository, a/6",
+			}, []string{"1 more repository fails"}, "1 repository is watched, 9 fail",
 		},
 		"the rest": {
 			Facts{

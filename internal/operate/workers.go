@@ -17,13 +17,24 @@ import (
 type Worker struct {
 	Name    string    `json:"name"`
 	Cell    string    `json:"cell,omitempty"` // if there are several
-	Live    bool      `json:"live"`           // heard within 15 s; otherwise it is missing
+	State   string    `json:"state"`          // see the constants
+	Live    bool      `json:"live"`           // heard within 15 s
 	Heard   time.Time `json:"heard"`          // last, to the second
 	Pending int64     `json:"pending"`        // changes
 }
 
+// The states of a [Worker].
+const (
+	WorkerLive    = "live"
+	WorkerUnheard = "not heard" // for 15 s: it may drain, or have stopped
+	WorkerMissing = "missing"   // for longer than that takes
+)
+
 // Workers are the workers of a deployment.
-type Workers struct{ Cells *cells.Set }
+type Workers struct {
+	Cells *cells.Set
+	Grace time.Duration // of workers that stop; one with a longer grace may be missing while it drains
+}
 
 var (
 	// ErrNoWorker means that there is no worker with a name.
@@ -40,7 +51,7 @@ func (w *Workers) List(ctx context.Context) (list []Worker, missing []cells.Miss
 		now := time.Now().UTC()
 		for _, c := range all {
 			list = append(list, Worker{
-				Name: c.Name, Cell: Shown(w.Cells, cell), Live: c.Idle < stream.LiveFor,
+				Name: c.Name, Cell: Shown(w.Cells, cell), Live: c.Idle < stream.LiveFor, State: w.state(c.Idle),
 				Heard: now.Add(-c.Idle).Truncate(time.Second), Pending: c.Pending,
 			})
 		}
@@ -55,11 +66,26 @@ func (w *Workers) List(ctx context.Context) (list []Worker, missing []cells.Miss
 	return list, missing, err
 }
 
-// Lost returns the workers that are missing for longer than it takes to drain, with the grace of this process, or to start
-// another one on the same host. A worker with a longer grace may be among them while it drains.
-func Lost(all []Worker, grace time.Duration) []Worker {
-	lostAfter := max(100*time.Second, grace+30*time.Second)
-	return slices.DeleteFunc(all, func(w Worker) bool { return time.Since(w.Heard) < lostAfter })
+// state returns the state of a worker without a heartbeat for some time. It is missing once that is longer than it takes to
+// drain, or to start another one on the same host.
+func (w *Workers) state(unheard time.Duration) string {
+	switch {
+	case unheard < stream.LiveFor:
+		return WorkerLive
+	case unheard < max(100*time.Second, w.Grace+30*time.Second):
+		return WorkerUnheard
+	}
+	return WorkerMissing
+}
+
+// Unheard returns how many of the workers are not heard, but not missing yet.
+func Unheard(all []Worker) (n int) {
+	for _, w := range all {
+		if w.State == WorkerUnheard {
+			n++
+		}
+	}
+	return n
 }
 
 // Remove removes a missing worker, of a cell or, if that is "", of any. It returns [ErrNoWorker] or [ErrWorkerStays].

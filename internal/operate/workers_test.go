@@ -1,19 +1,23 @@
 package operate
 
 import (
-	"slices"
 	"testing"
 	"time"
 )
 
-func TestLostWorkers(t *testing.T) {
-	now := time.Now()
-	all := []Worker{{Name: "a", Live: true, Heard: now}, {Name: "b", Heard: now.Add(-time.Minute)}, {Name: "c", Heard: now.Add(-time.Hour)}}
-	lost := Lost(slices.Clone(all), 25*time.Second)
-	if len(lost) != 1 || lost[0].Name != "c" {
-		t.Errorf("%+v", lost)
+func TestStatesOfWorkers(t *testing.T) {
+	for _, tc := range []struct {
+		unheard, grace time.Duration
+		want           string
+	}{
+		{14 * time.Second, 0, WorkerLive}, {16 * time.Second, 0, WorkerUnheard}, {99 * time.Second, 25 * time.Second, WorkerUnheard},
+		{101 * time.Second, 25 * time.Second, WorkerMissing}, {101 * time.Second, time.Hour, WorkerUnheard},
+	} {
+		if got := (&Workers{Grace: tc.grace}).state(tc.unheard); got != tc.want {
+			t.Errorf("unheard for %v with a grace of %v: %s, want %s", tc.unheard, tc.grace, got, tc.want)
+		}
 	}
-	if lost := Lost(all, time.Hour); len(lost) != 0 {
-		t.Errorf("%+v may drain", lost)
+	if n := Unheard([]Worker{{State: WorkerLive}, {State: WorkerUnheard}, {State: WorkerMissing}}); n != 1 {
+		t.Errorf("%d not heard, want 1", n)
 	}
 }

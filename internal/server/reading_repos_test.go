@@ -164,7 +164,7 @@ func TestOperatorSeesAllRepositories(t *testing.T) {
 			t.Errorf("a reader without a token: %s", answer)
 		}
 	}
-	if !strings.Contains(reader[0], `"acme/widgets"`) || !strings.Contains(reader[4], `"given"`) {
+	if !strings.Contains(reader[0], `"acme/widgets"`) || !strings.Contains(reader[4], `"last_results"`) {
 		t.Errorf("%s", reader)
 	}
 	open := l.cfg

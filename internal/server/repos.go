@@ -18,8 +18,8 @@ func HideMissing(lacks []state.Missing) {
 	}
 }
 
-// hideErrors removes from failures what names hosts and credentials. The rest is public.
-func hideErrors(failing []state.Trouble) {
+// HideFailures removes from failures what names hosts and credentials. The rest is public.
+func HideFailures(failing []state.Trouble) {
 	for i := range failing {
 		failing[i].Error, failing[i].Credential = "", ""
 	}
@@ -36,7 +36,7 @@ func listRepos(repos *operate.Repos, admin func(*http.Request) bool) http.Handle
 		page, err := repos.Page(r.Context(), query.Get("prefix"), query.Get("after"), cmp.Or(limit, 100))
 		for _, summary := range page.Repos {
 			if !admin(r) {
-				hideErrors(summary.Failing)
+				HideFailures(summary.Failing)
 			}
 		}
 		return page, err
@@ -52,7 +52,7 @@ func showRepo(repos *operate.Repos, admin func(*http.Request) bool) http.Handler
 		}
 		shown, err := repos.Get(r.Context(), repo)
 		if !admin(r) {
-			hideErrors(shown.Failing)
+			HideFailures(shown.Failing)
 		}
 		HideMissing(shown.Lacks) // this endpoint is open
 		return shown, err

@@ -37,8 +37,9 @@ func TestShowRepository(t *testing.T) {
 	url, redisServer := startRepos(t)
 	head := strings.Repeat("abc0", 10)
 	open := time.Now().Add(time.Hour).Truncate(time.Millisecond).UTC()
+	answered := time.Date(2026, 11, 21, 1, 2, 4, 0, time.UTC)
 	err := redisServer.Client().HSet(context.Background(), "lockstep:{0}:repo:acme/widgets", "repo", "Acme/Widgets", "fence", 7,
-		"synced", "2026-11-21T01:02:03Z", "url", "https://example.com/acme/widgets", "head:refs/heads/main", head, "given:refs/heads/main:docs", head,
+		"synced", "2026-11-21T01:02:03Z", "answered", "2026-11-21T01:02:04Z", "url", "https://example.com/acme/widgets", "head:refs/heads/main", head, "given:refs/heads/main:docs", head,
 		"trouble", fmt.Sprintf(`{"all":{"repo":{"scope":"repo","operation":"sync","class":"network","job":"j1","failures":6,"at":%q,"until":%q}}}`, open.Format(time.RFC3339Nano), open.Format(time.RFC3339Nano))).Err()
 	if err != nil {
 		t.Fatal(err)
@@ -50,8 +51,8 @@ func TestShowRepository(t *testing.T) {
 		t.Fatalf("%d %s", status, text)
 	}
 	c := repo.Circuit
-	if repo.Repo != "Acme/Widgets" || repo.Heads["refs/heads/main"] != head || len(repo.Given) != 1 || repo.Given[0].App != "docs" || !repo.Lock.Held ||
-		c.Phase != state.CircuitOpen || c.Failures != 6 || c.Trips != 2 || !c.OpenUntil.Equal(open) {
+	if repo.Repo != "Acme/Widgets" || repo.Heads["refs/heads/main"] != head || len(repo.Last) != 1 || repo.Last[0].App != "docs" || repo.Last[0].State != operate.LastFailing || !repo.Lock.Held ||
+		!repo.Answered.Equal(answered) || c.Phase != state.CircuitOpen || c.Failures != 6 || c.Trips != 2 || !c.OpenUntil.Equal(open) {
 		t.Errorf("%s", text)
 	}
 	var list struct{ Repos []operate.RepoSummary }

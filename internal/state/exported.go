@@ -21,7 +21,7 @@ var fieldKinds = map[string]bool{
 
 	"fence": false, "asked": false, "chain": false, awaitedField: false,
 	"tombstone": false, leftOutField: false, TroubleField: false,
-	cellField: false, fromField: false,
+	cellField: false, fromField: false, answeredField: false,
 }
 
 // Exported returns the fields to export. Of the troubles, these are the refused credentials.

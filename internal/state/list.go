@@ -20,6 +20,8 @@ type Summary struct {
 	Repo   string    `json:"repo"`            // path as last reported
 	Synced time.Time `json:"-"`               // when the last sync was settled; zero if none was
 	Fence  uint64    `json:"fence,omitempty"` // of the last settled change, or 0
+	// when the remote last answered a sync or a poll, by Redis' clock
+	Answered time.Time `json:"answered,omitzero"`
 	// stream entry of the removal that deleted the clone; "" if it was synced or watched since, or could not be synced
 	Removed string    `json:"removed,omitempty"`
 	Refused []string  `json:"refused,omitempty"`  // refs whose commit is refused: not verified, or rewritten
@@ -43,7 +45,7 @@ const (
 
 // summaryFields are the fields that List reads of each repository.
 var summaryFields = []string{"repo", "fence", "synced", "tombstone", refusedField, missingField, leftOutField,
-	TroubleField, cellField}
+	TroubleField, cellField, answeredField}
 
 // List returns a page of about limit repositories whose path has the prefix, ignoring case. cursor is 0 for the first
 // page. List scans at most 100,000 keys of Redis, so a page may be short or empty without being the last. Repositories
@@ -172,7 +174,7 @@ func (r Repo) IsZero() bool { return len(r.fields) == 0 }
 
 // Summary returns the repository's summary at a time of Redis' clock.
 func (r Repo) Summary(now time.Time) Summary {
-	summary := Summary{Fence: r.Fence(), Synced: r.Synced(), Circuit: r.CircuitAt(now)}
+	summary := Summary{Fence: r.Fence(), Synced: r.Synced(), Answered: r.Answered(), Circuit: r.CircuitAt(now)}
 	summary.Failing, summary.Repo = r.Failing()
 	summary.Failing = slices.DeleteFunc(summary.Failing, func(t Trouble) bool { return now.Sub(t.At) > maxTroubleAge })
 	summary.Refused, summary.Missing = strings.Fields(r.fields[refusedField]), strings.Fields(r.fields[missingField])
@@ -220,23 +222,21 @@ func (s *Store) LoadAt(ctx context.Context, repo events.RepoPath) (Repo, time.Ti
 	return known, now, err
 }
 
-// Polls returns when a poll of a repository was requested last, and when the next one is due, by Redis' clock. A time is
-// zero if there is none.
-func (s *Store) Polls(ctx context.Context, repo events.RepoPath) (last, next time.Time, err error) {
+// Polls returns the interval in which a repository is polled, 0 if that is unknown, and when the next poll is due by Redis'
+// clock, zero if none is.
+func (s *Store) Polls(ctx context.Context, repo events.RepoPath) (every time.Duration, next time.Time, err error) {
 	pipe := s.redis.Pipeline()
 	due := pipe.ZScore(ctx, s.namespace.Poll(), repo.Key())
-	asked := pipe.HGet(ctx, s.watchesOf(repo.Key()), "asked")
+	interval := pipe.HGet(ctx, s.watchesOf(repo.Key()), "every")
 	_, _ = pipe.Exec(ctx)
-	for _, err := range []error{due.Err(), asked.Err()} {
+	for _, err := range []error{due.Err(), interval.Err()} {
 		if err != nil && !errors.Is(err, redis.Nil) {
-			return last, next, fmt.Errorf("read the polls of %s: %w", repo, err)
+			return 0, next, fmt.Errorf("read the polls of %s: %w", repo, err)
 		}
 	}
 	if due.Err() == nil {
 		next = time.UnixMilli(int64(due.Val())).UTC()
 	}
-	if ms, err := asked.Int64(); err == nil && ms > 0 {
-		last = time.UnixMilli(ms).UTC()
-	}
-	return last, next, nil
+	ms, _ := interval.Int64() // 0 if there is none
+	return time.Duration(ms) * time.Millisecond, next, nil
 }

@@ -10,6 +10,7 @@
 //	url                 remote of the last sync
 //	fence               fence of the lease under which the last change was settled
 //	synced              time of the last settled sync, RFC 3339
+//	answered            when the remote last answered a sync or a poll, RFC 3339
 //	head:{ref}          published commit of ref
 //	default             ref that was last published under the plain name; absent if that has gone and the ref stays
 //	given:{ref}:{app}   "{commit} {tree} {commit} …": commit of ref last delivered to app, the name of its tree, and
@@ -104,6 +105,20 @@ func (r Repo) Fence() uint64 {
 func (r Repo) Synced() time.Time {
 	t, _ := time.Parse(time.RFC3339Nano, r.fields["synced"])
 	return t
+}
+
+// answeredField is the field with the time of the remote's last answer.
+const answeredField = "answered"
+
+// Answered returns when the remote last answered a sync or a poll, or the zero time.
+func (r Repo) Answered() time.Time {
+	t, _ := time.Parse(time.RFC3339Nano, r.fields[answeredField])
+	return t
+}
+
+// AnsweredFields returns the fields to set once the remote has answered.
+func AnsweredFields(at time.Time) map[string]string {
+	return map[string]string{answeredField: at.UTC().Format(time.RFC3339Nano)}
 }
 
 // RemovedSince reports whether the clone was removed by the given entry or a later one, which makes the entry obsolete.
@@ -303,7 +318,7 @@ func (r Repo) MovedFields(there Repo, to events.RepoPath, url string, fence uint
 		kind, _, _ := strings.Cut(name, ":")
 		switch kind {
 		case "repo", "url", "fence", "tombstone", "moved", "asked", "chain", awaitedField, leftOutField, TroubleField, cellField,
-			fromField:
+			fromField, answeredField:
 			// These belong to the old path, its remote or its changes.
 		default:
 			fields[name] = value

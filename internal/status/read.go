@@ -53,7 +53,7 @@ func read(
 	for _, read := range []func() error{
 		func() error { return s.readStreams(ctx, client, cfg) },
 		func() (err error) { s.Settled, s.now, err = readRate(ctx, client, namespace.Results()); return },
-		func() error { return s.readLost(ctx, client, namespace, cfg.Grace) },
+		func() error { return s.readAway(ctx, client, namespace, cfg.Grace) },
 		func() (err error) { s.Activities, err = store.Activities(ctx); return },
 		func() (err error) { s.Leases, err = readLeases(ctx, client, namespace, s.Activities, search); return },
 		func() (err error) { s.Repos, err = readFailures(ctx, store, search); return },
@@ -116,18 +116,18 @@ func (s *Service) readStreams(ctx context.Context, client redis.UniversalClient,
 	s.Unread = changes.Length // no worker has created the group yet
 	if g, ok := changes.Group(events.WorkersGroup); ok {
 		s.Unread, s.Pending, s.Workers = g.Lag, g.Pending, g.Live
-		s.Due, s.Late, s.OldestMS = g.Due, g.Late, g.Oldest.Milliseconds()
+		s.Parked, s.Late, s.OldestMS = g.Parked, g.Late, g.Oldest.Milliseconds()
 	}
 	s.Groups = operate.GroupsOf(changes, results)
 	return nil
 }
 
-func (s *Service) readLost(
+func (s *Service) readAway(
 	ctx context.Context, client redis.UniversalClient, namespace events.Namespace, grace time.Duration,
 ) error {
-	workers := operate.Workers{Cells: cells.Single(client, cells.Member{Namespace: namespace})}
+	workers := operate.Workers{Cells: cells.Single(client, cells.Member{Namespace: namespace}), Grace: grace}
 	all, _, err := workers.List(ctx)
-	s.Lost = operate.Lost(all, grace)
+	s.Away = slices.DeleteFunc(all, func(w operate.Worker) bool { return w.Live })
 	return err
 }
 
@@ -250,7 +250,7 @@ func readFailures(ctx context.Context, store *state.Store, timeout time.Duration
 	}
 	s.Failing, s.Refusing, s.Lacking = max(len(s.Worst), int(failing.Total)), len(s.Refused), len(s.Missing)
 	slices.SortFunc(s.Worst, func(a, b operate.RepoSummary) int {
-		return cmp.Or(cmp.Compare(b.Circuit.Failures, a.Circuit.Failures), failedAt(b).Compare(failedAt(a)),
+		return cmp.Or(cmp.Compare(b.InARow(), a.InARow()), failedAt(b).Compare(failedAt(a)),
 			cmp.Compare(a.Repo, b.Repo))
 	})
 	for _, list := range []*[]operate.RepoSummary{&s.Refused, &s.Missing, &s.LeftOut} {
@@ -312,7 +312,7 @@ func readVolume(
 func (s *Service) judge() {
 	facts := operate.Facts{
 		Watched: s.Watched, Workers: s.Workers, Dead: s.Dead, Hosts: s.Hosts, Boxes: s.FailingBoxes, Apps: s.FailingApps,
-		Lost:    s.Lost,
+		Lost:    s.Away,
 		Failing: s.Repos.judged, More: s.Repos.more, Unasked: s.unasked, Groups: s.Groups,
 		Full: s.Volume != nil && operate.NearlyFull(s.Volume.Free, s.Volume.Size),
 	}

@@ -22,11 +22,11 @@ type Service struct {
 	Changes int64 `json:"changes"` // entries in the stream
 	Unread  int64 `json:"unread"`  // not delivered yet; -1 if unknown
 	Pending int64 `json:"pending"` // delivered but not settled
-	Due     int64 `json:"due"`     // pending with a due time
+	Parked  int64 `json:"parked"`  // pending, and waiting for a moment or for their repository
 	Late    int64 `json:"late"`    // pending past their due time
 	Workers int   `json:"workers"` // that take changes: live consumers of the workers group
-	// without a heartbeat for 100 s; up to 100, until they come back, are replaced or removed, or for a week
-	Lost    []operate.Worker `json:"workers_missing"`
+	// without a heartbeat for 15 s; up to 100, until they come back, are replaced or removed, or for a week
+	Away    []operate.Worker `json:"workers_away"`
 	Results int64            `json:"results"`
 	Dead    int64            `json:"dead"`
 

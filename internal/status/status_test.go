@@ -75,7 +75,7 @@ func TestTableFitsScreen(t *testing.T) {
 	now := time.Now()
 	since := now.Add(-90 * time.Second)
 	s := Service{
-		Redis: "redis://redis.example.com:6379", Prefix: "lockstep:{0}:", Changes: 1204, Unread: 3, Pending: 12, Due: 12, Late: 1, Workers: 4, Results: 5000, Dead: 3, OldestMS: 8200,
+		Redis: "redis://redis.example.com:6379", Prefix: "lockstep:{0}:", Changes: 1204, Unread: 3, Pending: 12, Parked: 4, Late: 1, Workers: 4, Away: []operate.Worker{{Name: "w9", State: operate.WorkerUnheard}}, Results: 5000, Dead: 3, OldestMS: 8200,
 		Settled: rate{PerSecond: 12.3, Results: 100, OverMS: 8100},
 		Groups: []operate.Group{
 			{Stream: "lockstep:{0}:changes", Group: "workers", Lag: 3, Pending: 12, Late: 1, Consumers: 4, Live: 4, OldestMS: 8200},
@@ -111,6 +111,7 @@ func TestTableFitsScreen(t *testing.T) {
 		"health   attention: 800 repositories are watched, none fails", "needs    3 dead letters", "waits    notifications to ci, docs, scan and others about 7 repositories", "notify   12 waiting to be posted, 7 failing: ci, docs, scan and others", "dead     3 (attempts used up: 2, malformed: 1)", "results  5000 kept, 12.3/s: the last 100 in 8.1s",
 		"sync acme/widgets  1m30s  fetch 12MiB of 40MiB  w1", "sync acme/gadgets  1m30s  build 10 files", "acme/widgets  2   1m30s     sync, job c1 on w1",
 		"indexer  results  unknown  2 ",
+		"changes  1204 kept, 3 unread, 12 pending, 4 parked, 1 overdue, oldest 8.2s", "workers  4, 1 not heard, at work on 2; leases: 2 held, 1 waited for",
 	} {
 		if !strings.Contains(screen, want) {
 			t.Errorf("no %q in\n%s", want, screen)

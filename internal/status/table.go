@@ -40,21 +40,21 @@ func (s Service) Table(w io.Writer) {
 	}
 	oldest := ""
 	if s.OldestMS > 0 {
-		oldest = "; the oldest for " + duration(time.Duration(s.OldestMS)*time.Millisecond)
+		oldest = ", oldest " + duration(time.Duration(s.OldestMS)*time.Millisecond)
 	}
 	unread := "some unread"
 	if s.Unread >= 0 {
 		unread = fmt.Sprintf("%d unread", s.Unread)
 	}
-	fmt.Fprintf(w, "changes\t%d kept, %s, %d pending (%d due, %d late)%s\n", s.Changes, unread, s.Pending, s.Due,
-		s.Late, oldest)
+	fmt.Fprintf(w, "changes\t%d kept, %s, %d pending%s%s%s\n", s.Changes, unread, s.Pending,
+		more(s.Parked, "parked"), more(s.Late, "overdue"), oldest)
 	fmt.Fprintf(w, "results\t%d kept, %s\n", s.Results, s.Settled)
 	leases := fmt.Sprintf("%d held", s.Leases.Held)
 	if !s.Leases.Complete {
 		leases = fmt.Sprintf("at least %d held (search incomplete)", s.Leases.Held)
 	}
-	fmt.Fprintf(w, "workers\t%d, at work on %d; leases: %s, %d waited for\n", s.Workers, len(s.Activities), leases,
-		len(s.Leases.Contended))
+	fmt.Fprintf(w, "workers\t%d%s, at work on %d; leases: %s, %d waited for\n", s.Workers,
+		more(int64(operate.Unheard(s.Away)), operate.WorkerUnheard), len(s.Activities), leases, len(s.Leases.Contended))
 	failing := fmt.Sprintf("%d of %d failing", s.Repos.Failing, s.Repos.Looked)
 	if !s.Repos.Complete {
 		failing = fmt.Sprintf("%d failing; search for missing files incomplete after %d", s.Repos.Failing, s.Repos.Looked)
@@ -83,6 +83,14 @@ func (s Service) Table(w io.Writer) {
 	s.leftOutRows(w)
 }
 
+// more returns the end of an enumeration, or nothing for 0.
+func more(n int64, what string) string {
+	if n == 0 {
+		return ""
+	}
+	return fmt.Sprintf(", %d %s", n, what)
+}
+
 // String formats the rate with its window.
 func (r rate) String() string {
 	over := time.Duration(r.OverMS) * time.Millisecond
@@ -94,10 +102,7 @@ func (r rate) String() string {
 
 // failingBoxes says how many repositories have a notification that failed, and of which apps.
 func (s Service) failingBoxes() string {
-	if s.FailingBoxes == 0 {
-		return ""
-	}
-	return fmt.Sprintf(", %d failing: %s", s.FailingBoxes, term.Printable(operate.Listed(s.FailingApps)))
+	return more(s.FailingBoxes, "failing: "+term.Printable(operate.Listed(s.FailingApps)))
 }
 
 func (s Service) dead() string {
@@ -119,7 +124,7 @@ func (s Service) dead() string {
 }
 
 func (s Service) groupRows(w io.Writer) {
-	section(w, "GROUP\tSTREAM\tLAG\tPENDING\tLATE\tOLDEST\tCONSUMERS", s.Groups, func(g operate.Group) string {
+	section(w, "GROUP\tSTREAM\tLAG\tPENDING\tOVERDUE\tOLDEST\tCONSUMERS", s.Groups, func(g operate.Group) string {
 		consumers := g.Consumers
 		if g.Group == events.WorkersGroup { // others may be idle: a plain XREADGROUP sends no heartbeat while it waits
 			consumers = g.Live
@@ -188,7 +193,7 @@ func (s Service) failureRows(w io.Writer) {
 		if len(r.Failing) > 0 {
 			last = FailureText(r.Failing[0], maxErrorText)
 		}
-		return fmt.Sprintf("%s\t%d\t%s\t%s\t%s", r.Repo, r.Circuit.Failures, Circuit(r.Circuit), s.synced(r), last)
+		return fmt.Sprintf("%s\t%d\t%s\t%s\t%s", r.Repo, r.InARow(), Circuit(r), s.synced(r), last)
 	})
 }
 
@@ -290,10 +295,13 @@ func (s Service) synced(r operate.RepoSummary) string {
 	return term.Relative(*r.Synced, s.now)
 }
 
-// Circuit formats the state of a circuit breaker.
-func Circuit(c operate.Circuit) string {
-	if c.OpenUntil != nil {
-		return "open until " + c.OpenUntil.Format(time.RFC3339)
+// Circuit formats the state of a circuit breaker. It is not called closed beside what fails for another reason.
+func Circuit(r operate.RepoSummary) string {
+	switch {
+	case r.Circuit.OpenUntil != nil:
+		return "open until " + r.Circuit.OpenUntil.Format(time.RFC3339)
+	case r.Circuit.Phase == state.CircuitClosed && r.InARow() > 0:
+		return "-"
 	}
-	return string(c.Phase)
+	return string(r.Circuit.Phase)
 }

@@ -15,7 +15,8 @@
 //	watch:of:{repository}  hash: one field "{app} {refs}" for each watch, as JSON; plus version, repo (the path
 //	                       as first spelled), at (the key of its remote), interval (ms: the shortest interval of
 //	                       any watch, 0 for none), usual ("1" if a watch uses the default interval), asked (ms:
-//	                       when a poll was last requested), polled (ID of its entry)
+//	                       when a poll was last requested), polled (ID of its entry), every (ms: the interval by
+//	                       which the next one is scheduled)
 //	watch:at:{remote}      hash: the repositories with that remote, and version. A repository contains a slash
 //	watch:index            sorted set of watched repositories, all with score 0: an ordered list, read by page
 //	poll                   sorted set: repository to the time (ms) of its next poll

@@ -43,6 +43,7 @@ for _, key in ipairs(keys) do
     if h[3] == '1' and default > 0 and (span <= 0 or default < span) then span = default end
     if span <= 0 then
       redis.call('ZADD', poll, ms(now + 3600000 * jitter()), key)
+      redis.call('HDEL', hash, 'every')
     else
       if waits(h[5]) then
         last = now
@@ -53,6 +54,7 @@ for _, key in ipairs(keys) do
         last = now
       end
       redis.call('ZADD', poll, ms(math.max(last + span * jitter(), now + 1)), key)
+      redis.call('HSET', hash, 'every', ms(span))
     end
   end
 end

@@ -49,6 +49,10 @@ func TestDueRepositoryIsPolledOncePerInterval(t *testing.T) {
 		t.Error("polled again within nine tenths of the interval")
 	}
 	b.ago("acme/widgets", 55*time.Second)
+	every := func() string { return b.client.HGet(context.Background(), ofKey+"acme/widgets", "every").Val() }
+	if ms := every(); ms != "60000" {
+		t.Errorf("polled every %q ms, want a minute", ms)
+	}
 	n, next := b.enqueueDue(10, time.Minute)
 	if again, _ := b.enqueueDue(10, time.Minute); n != 1 || again != 0 || next <= 50*time.Second {
 		t.Errorf("%d, %d, next in %v", n, again, next)
@@ -59,6 +63,10 @@ func TestDueRepositoryIsPolledOncePerInterval(t *testing.T) {
 	}
 	if again, next := b.enqueueDue(10, time.Minute); again != 0 || next <= 50*time.Second {
 		t.Errorf("written just after it was polled: %d, next in %v", again, next)
+	}
+	b.ago("acme/widgets", time.Hour)
+	if again, _ := b.enqueueDue(10, 0); again != 0 || every() != "" {
+		t.Errorf("without a default interval: %d, every %q ms", again, every())
 	}
 	changes := b.changes()
 	if len(changes) != 1 || changes[0].Type != events.ChangeDue || changes[0].Repo.String() != "Acme/Widgets" || changes[0].OnBusy != events.BusySkip || changes[0].ID[:5] != "poll/" {

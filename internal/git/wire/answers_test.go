@@ -47,7 +47,7 @@ func TestWhatAnAnswerMeans(t *testing.T) {
 		"a timeout of the server":             {408, "", "", "", false, events.ClassServer, events.Retryable, "HTTP status 408"},
 		"too early":                           {425, "", "", "", false, events.ClassServer, events.Retryable, "HTTP status 425"},
 		"a bad gateway":                       {502, "", "", "", false, events.ClassServer, events.Retryable, "HTTP status 502"},
-		"a refusal":                           {403, "", "text/plain", "You may not read it.", false, events.ClassAuth, events.Permanent, "HTTP 403"},
+		"a refusal":                           {403, "", "text/plain", "You may not read it.", false, events.ClassAuth, events.Permanent, "refused the credential robot (HTTP 403)"},
 		"a secondary rate limit":              {403, "", "application/json", `{"message":"You have exceeded a secondary rate limit"}`, false, events.ClassBusy, events.Retryable, "limits"},
 		"a firewall":                          {403, "", html, "<title>Too Many Requests</title>", false, events.ClassBusy, events.Retryable, "limits"},
 		"a firewall that blocks":              {403, "", html, "Your address is temporarily blocked", false, events.ClassBusy, events.Retryable, "limits"},
@@ -66,7 +66,7 @@ func TestWhatAnAnswerMeans(t *testing.T) {
 		"a name like single sign-on":          {200, "", advert, says("internal error in repository acme/saml-sp: try again"), false, events.ClassServer, events.Retryable, "protocol error"},
 		"a warning of SSH":                    {200, "", advert, says("Permanently added the host key for IP address '10.0.0.7'"), false, events.ClassServer, events.Retryable, "protocol error"},
 		"a filter that is disabled":           {200, "", advert, says("filtering is disabled"), false, events.ClassServer, events.Retryable, "protocol error"},
-		"not found in words":                  {200, "", advert, says("Repository not found."), false, events.ClassNotFound, events.Permanent, "no such repository"},
+		"not found in words":                  {200, "", advert, says("Repository not found."), false, events.ClassNotFound, events.Permanent, "no such repository, or the credential robot may not"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -80,7 +80,7 @@ func TestWhatAnAnswerMeans(t *testing.T) {
 				_, _ = w.Write([]byte(tc.body))
 			}))
 			defer server.Close()
-			auth := Auth{Username: "ada", Password: secret}
+			auth := Auth{Name: "robot", Username: "ada", Password: secret}
 			if tc.anonymous {
 				auth = Auth{}
 			}

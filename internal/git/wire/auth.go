@@ -3,6 +3,7 @@ package wire
 import (
 	"log/slog"
 	"net/http"
+	"strings"
 
 	"lockstep/internal/git"
 )
@@ -17,12 +18,17 @@ type Auth struct {
 	SSHKey           string // PEM or OpenSSH
 	SSHKeyPassphrase string // empty for a key that is not encrypted
 	KnownHosts       string // lines of a known_hosts file; defaults to the network's files
+
+	Name string // of the credential, for errors; optional
 }
 
 const redacted = "[credential]"
 
 // IsZero reports whether a holds no credential.
-func (a Auth) IsZero() bool { return a == Auth{} }
+func (a Auth) IsZero() bool { return a == Auth{Name: a.Name} }
+
+// named returns the credential's name for errors, which are about the credential.
+func (a Auth) named() string { return strings.TrimSpace("the credential " + a.Name) }
 
 // String returns a placeholder, or "anonymous".
 func (a Auth) String() string {

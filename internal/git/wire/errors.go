@@ -54,8 +54,8 @@ func remoteError(ctx context.Context, host string, auth Auth, fault, err error) 
 	case errors.Is(fault, errLoginPage) && auth.IsZero():
 		return credentialRequired(host)
 	case errors.Is(fault, errLoginPage):
-		return git.Errorf(git.Permanent, git.ClassAuth, "%s responded with a page to log in; check that the credential is "+
-			"current, and may be used for the repository from here", host)
+		return git.Errorf(git.Permanent, git.ClassAuth, "%s responded with a page to log in; check that %s is "+
+			"current, and may be used for the repository from here", host, auth.named())
 	case errors.Is(fault, errWebPage):
 		return git.Errorf(git.Retryable, git.ClassServer,
 			"%s responded with a web page; check that the URL is that of a repository, and whether it requires "+
@@ -92,10 +92,10 @@ func statusFailure(host string, auth Auth, status statusError) error {
 			"%s refuses access to the repository, which is blocked or not paid for (HTTP %d)", host, code)
 	case code == http.StatusUnauthorized, code == http.StatusForbidden:
 		return git.Errorf(git.Permanent, git.ClassAuth,
-			"%s refused the credential (HTTP %d); check that it is current and may read the repository", host, code)
+			"%s refused %s (HTTP %d); check that it is current and may read the repository", host, auth.named(), code)
 	case code == http.StatusNotFound, code == http.StatusGone:
 		return git.Errorf(git.Permanent, git.ClassNotFound,
-			"%s has no such repository, or this credential may not read it (HTTP %d)", host, code)
+			"%s has no such repository, or %s may not read it (HTTP %d)", host, auth.named(), code)
 	}
 	if status.isLasting() {
 		return git.Errorf(git.Permanent, git.ClassServer, "%s responded with %w; check the URL", host, status)

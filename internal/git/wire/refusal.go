@@ -56,10 +56,10 @@ func (e *refusal) classify(host string, auth Auth) error {
 		return credentialRequired(host)
 	case e.class == git.ClassAuth:
 		return git.Errorf(git.Permanent, git.ClassAuth,
-			"%s refused the credential; check that it is current and may read the repository", host)
+			"%s refused %s; check that it is current and may read the repository", host, auth.named())
 	case e.class == git.ClassNotFound:
 		return git.Errorf(git.Permanent, git.ClassNotFound,
-			"%s has no such repository, or this credential may not read it", host)
+			"%s has no such repository, or %s may not read it", host, auth.named())
 	case e.status != 0:
 		return git.Errorf(git.Retryable, git.ClassServer, "git-upload-pack failed at %s (exit status %d)", host, e.status)
 	}
