@@ -231,7 +231,7 @@ func newRoute(
 		// 0 would select the default
 		ConsumerGroup: events.WorkersGroup, Consumer: cfg.Worker, MaxIdleTime: cfg.Lease, Grace: max(cfg.Grace, 1),
 		Key: changes.Key, Beside: changes.Beside, Room: room, Vanished: lost,
-		Log: cfg.Log, Observer: cfg.Metrics.Stream(),
+		Log: cfg.Log, Delivered: cfg.Metrics.Delivered, Finished: cfg.Metrics.Finished, Lapsed: cfg.Metrics.Lapsed,
 	}, nil)
 	if err != nil {
 		return router.Route{}, err
