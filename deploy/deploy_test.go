@@ -269,9 +269,9 @@ func exposition(t *testing.T) string {
 	askHost(t, client, m.HostRequests())
 	one := map[string]int{"git.example": 1}
 	t.Cleanup(m.Limiter(func() (inFlight, waiting map[string]int) { return one, one }))
-	m.Stream().Delivered(changes, 1, 1)
-	m.Stream().Finished(changes, stream.Settled, time.Second)
-	m.Stream().Lapsed(changes, "w2")
+	m.Delivered(changes, 1)
+	m.Finished(changes, stream.Settled, time.Second)
+	m.Lapsed(changes)
 	m.Locks().WaitBegan()
 	m.Locks().WaitEnded(locking.Acquired, time.Second)
 	m.Locks().Released(time.Second)

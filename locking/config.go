@@ -46,9 +46,6 @@ type Config struct {
 	// Worker identifies this process to others. The default consists of host name, pid and a random part.
 	Worker string
 
-	// Cluster must be true if Redis is a cluster. A *redis.ClusterClient implies it.
-	Cluster bool
-
 	Log      *slog.Logger // optional; silent by default
 	KeyName  string       // name of the log attribute with the key; defaults to "key"
 	Observer Observer     // optional
@@ -59,9 +56,6 @@ func (cfg Config) withDefaults() (Config, error) {
 	cfg.Lease = cmp.Or(cfg.Lease, 10*time.Second)
 	cfg.Wait = cmp.Or(cfg.Wait, time.Minute)
 	cfg.Worker = printable(cmp.Or(cfg.Worker, defaultWorker()))
-	if _, ok := cfg.Redis.(*redis.ClusterClient); ok {
-		cfg.Cluster = true
-	}
 	if cfg.PubSub == nil {
 		cfg.PubSub = cfg.Redis
 	}
@@ -79,11 +73,16 @@ func (cfg Config) withDefaults() (Config, error) {
 		return cfg, fmt.Errorf("locking: Config.Lease is %v; want at least %v", cfg.Lease, minLease)
 	case cfg.Wait < 0:
 		return cfg, fmt.Errorf("locking: Config.Wait is %v; must not be negative", cfg.Wait)
-	case cfg.Cluster && !hasHashTag(cfg.Prefix):
+	case cfg.isCluster() && !hasHashTag(cfg.Prefix):
 		return cfg, fmt.Errorf("locking: Config.Prefix is %q; on Cluster it needs a hash tag, as in %q", cfg.Prefix,
 			"{lock}:")
 	}
 	return cfg, nil
+}
+
+func (cfg Config) isCluster() bool {
+	_, ok := cfg.Redis.(*redis.ClusterClient)
+	return ok
 }
 
 // handover returns the duration of a lease handed to a waiter, before its first renewal.

@@ -30,36 +30,6 @@ func open() (locker *locking.Locker, closeAll func()) {
 	}
 }
 
-// The example of the package documentation, on an embedded Redis.
-func Example() {
-	ctx := context.Background()
-	server, err := miniredis.Run()
-	if err != nil {
-		panic(err)
-	}
-	defer server.Close()
-	client := redis.NewClient(&redis.Options{Addr: server.Addr()})
-	defer client.Close()
-	refresh := func(_ context.Context, fence uint64) error {
-		fmt.Println("refreshing, fenced:", fence > 0)
-		return nil
-	}
-
-	locker, err := locking.New(locking.Config{Redis: client, Prefix: "{refresh}:"})
-	if err != nil {
-		panic(err)
-	}
-	defer locker.Close(ctx)
-	err = locker.Do(ctx, locking.Request{Key: "acme/widgets", Job: "42"},
-		func(ctx context.Context, lease *locking.Lease) error {
-			return refresh(ctx, lease.Fence()) // ctx is cancelled if the lease is lost
-		})
-	fmt.Println(err)
-	// Output:
-	// refreshing, fenced: true
-	// <nil>
-}
-
 func ExampleLocker_Do() {
 	locker, closeAll := open()
 	defer closeAll()

@@ -152,24 +152,6 @@ func TestGrantThatExpiredInTransitIsNotUsed(t *testing.T) {
 	release(t, soon(t, wait, "the slow one").ok(t))
 }
 
-func TestHandOverNeedsNoPoll(t *testing.T) {
-	t.Parallel()
-	server := redistest.Start(t)
-	a, b := start(t, server, "a"), start(t, server, "b", lease(time.Minute))
-	awaitSubscription(t, b, a)
-	for range 5 { // a poll may coincide with the hand-over
-		held := must(t, a, "k", "1")
-		wait := queueUp(t, b, t.Context(), locking.Request{Key: "k", Job: "2"})
-		polls := b.calls.count(locking.AcquireHash)
-		release(t, held)
-		release(t, soon(t, wait, "the hand-over").ok(t))
-		if b.calls.count(locking.AcquireHash) == polls {
-			return
-		}
-	}
-	t.Fatal("each waiter polled; want the message to be enough")
-}
-
 // Redis is slow and there are many leases to renew, so a round takes longer than a hand-over lease.
 func TestHandedOverLeaseIsRenewedDuringALongRound(t *testing.T) {
 	t.Parallel()

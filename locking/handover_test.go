@@ -22,7 +22,7 @@ func queueAhead(t *testing.T, client redis.UniversalClient, key string, n int, d
 	members, records := make([]redis.Z, n), make([]any, 0, 2*n)
 	for i := range n {
 		token := fmt.Sprint("ahead.", i)
-		members[i] = member(float64(i-n), token)
+		members[i] = redis.Z{Score: float64(i - n), Member: token}
 		records = append(records, token, record)
 	}
 	if err := client.ZAdd(t.Context(), prefix+key+":queue", members...).Err(); err != nil {

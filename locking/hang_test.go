@@ -39,21 +39,8 @@ func hang(t *testing.T, server *redistest.Server, d time.Duration) {
 // Each process holds leases that the other one waits for. When Redis resumes, all of them have expired.
 func TestLivingHoldersKeepTheirLeasesThroughAHang(t *testing.T) {
 	t.Parallel()
-	if testenv.All() {
-		throughHangs(t, 10*time.Second, 12*time.Second, 1)
-		return
-	}
-	throughHangs(t, 2*time.Second, 2500*time.Millisecond, 1)
-}
-
-func TestLivingHoldersKeepTheirLeasesThroughFiveHangs(t *testing.T) {
-	testenv.Long(t)
-	t.Parallel()
-	throughHangs(t, 10*time.Second, 12*time.Second, 5)
-}
-
-func throughHangs(t *testing.T, term, outage time.Duration, times int) {
 	const keys = 30
+	term, outage := testenv.Form(2*time.Second, 10*time.Second), testenv.Form(2500*time.Millisecond, 12*time.Second)
 	server := redistest.StartReal(t, "--enable-debug-command", "yes")
 	observed := &tally{}
 	long := func(cfg *locking.Config) { cfg.Observer, cfg.Lease, cfg.Wait = observed, term, 10*time.Minute }
@@ -68,7 +55,7 @@ func throughHangs(t *testing.T, term, outage time.Duration, times int) {
 		held = append(held, must(t, workers[i%2], key, "holder"))
 		waits = append(waits, queueUp(t, workers[1-i%2], t.Context(), locking.Request{Key: key, Job: "waiter"}))
 	}
-	for range times {
+	for range testenv.Form(1, 5) {
 		hang(t, server, outage)
 		// These processes have not noticed the hang: their first calls come after it.
 		for _, p := range []process{idle, start(t, server, "new", long)} {

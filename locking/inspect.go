@@ -53,7 +53,7 @@ type Waiter struct{ Worker, Job, Operation string }
 
 // Status reads the lock of key. A key that was never requested is not held.
 func (i *Inspector) Status(ctx context.Context, key string) (Status, error) {
-	return statusOf(key, statusScript.Run(ctx, i.redis, statusKeys(i.prefix+key), maxWaiters))
+	return statusOf(key, statusScript.Run(ctx, i.redis, keysOf(i.prefix+key), maxWaiters))
 }
 
 // statuses reads many locks in one request, each at a slightly different moment.
@@ -61,7 +61,7 @@ func (i *Inspector) statuses(ctx context.Context, locks []string) ([]Status, err
 	replies := make([]*redis.Cmd, len(locks))
 	pipe := i.redis.Pipeline()
 	for n, lock := range locks {
-		replies[n] = statusScript.Eval(ctx, pipe, statusKeys(lock), maxWaiters)
+		replies[n] = statusScript.Eval(ctx, pipe, keysOf(lock), maxWaiters)
 	}
 	_, _ = pipe.Exec(ctx) // each reply contains its own error
 	all := make([]Status, len(locks))
@@ -72,10 +72,6 @@ func (i *Inspector) statuses(ctx context.Context, locks []string) ([]Status, err
 		}
 	}
 	return all, nil
-}
-
-func statusKeys(lock string) []string {
-	return []string{lock, lock + queueSuffix, lock + waitersSuffix}
 }
 
 func statusOf(key string, cmd *redis.Cmd) (Status, error) {

@@ -25,7 +25,7 @@ type Lease struct {
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 	over   chan struct{} // closed when ending is set
-	wanted chan struct{} // closed when isWanted is set
+	wanted chan struct{} // closed once another request waits
 
 	release sync.Once
 	result  error // result of release
@@ -35,7 +35,6 @@ type Lease struct {
 	renewAt  time.Time
 	inDoubt  bool  // whether the doubt was logged
 	ending   error // why the lease ended; nil until then
-	isWanted bool
 }
 
 // newLease returns the lease of a grant. The caller holds mu.
@@ -67,8 +66,9 @@ func (l *Lease) Wanted() <-chan struct{} { return l.wanted }
 
 // want closes Wanted. The caller holds mu.
 func (l *Lease) want() {
-	if !l.isWanted {
-		l.isWanted = true
+	select {
+	case <-l.wanted:
+	default:
 		close(l.wanted)
 	}
 }

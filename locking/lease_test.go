@@ -56,17 +56,6 @@ func TestLostLeaseCancelsItsContext(t *testing.T) {
 	}
 }
 
-func TestConfirmDetectsALossAtOnce(t *testing.T) {
-	t.Parallel()
-	server := redistest.Start(t)
-	p := start(t, server, "w1", lease(time.Hour))
-	l := must(t, p, "k", "1")
-	wantErr(t, l.Confirm(t.Context()), nil)
-	steal(t, server, "k")
-	wantErr(t, l.Confirm(t.Context()), locking.ErrLost)
-	wantErr(t, context.Cause(l.Context()), locking.ErrLost)
-}
-
 func TestNextRequestStartsAfterALostLeaseIsReleased(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -135,18 +124,6 @@ func TestConfirmSucceedsWithoutRedisBeforeTheDeadline(t *testing.T) {
 	wantErr(t, l.Confirm(t.Context()), nil)
 }
 
-func TestExpiredLeaseIsRenewedIfNobodyElseHadIt(t *testing.T) {
-	t.Parallel()
-	server := redistest.Start(t)
-	l := must(t, start(t, server, "w1"), "k", "1")
-	client := server.Client()
-	client.HSet(t.Context(), prefix+"k", "expires", 1)
-	wantErr(t, l.Confirm(t.Context()), nil)
-	if expires := client.HGet(t.Context(), prefix+"k", "expires").Val(); micros(t, expires) < time.Now().UnixMicro() {
-		t.Fatalf("it was confirmed, but expires at %s", expires)
-	}
-}
-
 func TestRedisComesBackEmpty(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
@@ -196,30 +173,6 @@ func TestReleaseWithoutRedisIsHarmless(t *testing.T) {
 	}
 	server.Restart()
 	release(t, soon(t, next, "the next job").ok(t))
-}
-
-func TestLongHeldLeaseIsRenewed(t *testing.T) {
-	t.Parallel()
-	server := redistest.Start(t)
-	p, other := start(t, server, "w1"), start(t, server, "w2")
-	l := must(t, p, "k", "1")
-	timesOut(t, other, locking.Request{Key: "k", Wait: 2500 * time.Millisecond}) // longer than the lease
-	wantErr(t, l.Context().Err(), nil)
-	release(t, l)
-}
-
-func TestHandedOverLeaseIsRenewed(t *testing.T) {
-	t.Parallel()
-	server := redistest.Start(t)
-	p, other := start(t, server, "w1"), start(t, server, "w2")
-	awaitSubscription(t, other, p)
-	held := must(t, p, "k", "1")
-	wait := queueUp(t, other, t.Context(), locking.Request{Key: "k", Job: "2"})
-	release(t, held)
-	l := soon(t, wait, "the hand-over").ok(t)
-	timesOut(t, p, locking.Request{Key: "k", Wait: time.Second})
-	wantErr(t, l.Confirm(t.Context()), nil)
-	release(t, l)
 }
 
 func TestRenewalsAreBatched(t *testing.T) {

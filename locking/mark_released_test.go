@@ -43,19 +43,6 @@ func TestMarkReleasedFreesALeaseReleasedByAScript(t *testing.T) {
 	}
 }
 
-func TestGuardQueueExistsWhileOthersWait(t *testing.T) {
-	t.Parallel()
-	server := redistest.Start(t)
-	first, second := start(t, server, "w1"), start(t, server, "w2")
-	l := must(t, first, "k", "1")
-	next := queueUp(t, second, t.Context(), locking.Request{Key: "k", Job: "2"})
-	if n := server.Client().Exists(t.Context(), l.Guard().Queue).Val(); n != 1 {
-		t.Error("another process waits, and there is no queue")
-	}
-	release(t, l)
-	release(t, soon(t, next, "the other's job").ok(t))
-}
-
 func TestRenewalDuringMarkReleasedLosesNothing(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {

@@ -7,8 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"lockstep/internal/redistest"
 	"lockstep/locking"
 )
@@ -23,8 +21,6 @@ func micros(t testing.TB, s string) int64 {
 	}
 	return n
 }
-
-func member(score float64, token string) redis.Z { return redis.Z{Score: score, Member: token} }
 
 func TestProcessesAreServedInOrderOfArrival(t *testing.T) {
 	server := redistest.Start(t)
@@ -131,36 +127,6 @@ func TestTicketSurvivesItsRequester(t *testing.T) {
 	}
 	release(t, l)
 	release(t, soon(t, last, "c1").ok(t))
-}
-
-func TestDeadWaiterIsSkipped(t *testing.T) {
-	t.Parallel()
-	for name, cluster := range map[string]bool{"its message has no subscriber": false, "on Cluster, after a hand-over lease": true} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			server := redistest.Start(t)
-			client := server.Client()
-			clustered := func(cfg *locking.Config) { cfg.Cluster = cluster }
-			a, c := start(t, server, "a", clustered), start(t, server, "c", clustered)
-			far := time.Now().Add(time.Hour).UnixMicro()
-			fastest := time.Hour
-			for range 3 { // the machine may be slow temporarily
-				held := must(t, a, "k", "a")
-				client.ZAdd(t.Context(), prefix+"k:queue", member(-1, "dead"), member(-2, "lapsed"))
-				client.HSet(t.Context(), prefix+"k:waiters",
-					"dead", fmt.Sprintf(`%d {"channel":"nobody","worker":"d","key":"k","job":"d","operation":"","floor":"0"}`, far),
-					"lapsed", `1 {"channel":"nobody","worker":"l","key":"k","job":"l","operation":"","floor":"0"}`)
-				wait := queueUp(t, c, t.Context(), locking.Request{Key: "k", Job: "c"})
-				begun := time.Now()
-				release(t, held)
-				release(t, soon(t, wait, "the living waiter").ok(t))
-				fastest = min(fastest, time.Since(begun))
-			}
-			if cluster != (fastest > 500*time.Millisecond) {
-				t.Fatalf("the living waiter had to wait for %v", fastest)
-			}
-		})
-	}
 }
 
 func TestPollingReplacesLostMessages(t *testing.T) {

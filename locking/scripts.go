@@ -20,8 +20,8 @@ const (
 var lua embed.FS
 
 var (
-	acquireScript = script("clock", "atonce", "queue", "acquire")
-	releaseScript = script("free", "clock", "queue", "release")
+	acquireScript = script("clock", "queue", "acquire")
+	releaseScript = script("clock", "queue", "release")
 	renewScript   = script("clock", "renew")
 	reclaimScript = script("clock", "reclaim")
 	statusScript  = script("clock", "status")
@@ -83,10 +83,8 @@ func (r reading) at(t time.Time) int64 { return r.redis + t.Sub(r.local).Microse
 
 func (l *Locker) lockKey(key string) string { return l.cfg.Prefix + key }
 
-func (l *Locker) keys(key string) []string {
-	lock := l.lockKey(key)
-	return []string{lock, lock + queueSuffix, lock + waitersSuffix}
-}
+// keysOf returns the keys of a lock.
+func keysOf(lock string) []string { return []string{lock, lock + queueSuffix, lock + waitersSuffix} }
 
 func (l *Locker) callAcquire(ctx context.Context, token string, req Request) (answer, error) {
 	mode := "skip"
@@ -121,7 +119,7 @@ func (l *Locker) call(
 		late, lease, handed := l.contact.terms(before, deadline)
 		argv = append(argv, late, req.mark(), lease, handed)
 	}
-	reply, err := script.Run(ctx, l.cfg.Redis, l.keys(req.Key), argv...).Slice()
+	reply, err := script.Run(ctx, l.cfg.Redis, keysOf(l.lockKey(req.Key)), argv...).Slice()
 	if err != nil {
 		return answer{}, err
 	}
@@ -143,7 +141,7 @@ func (r Request) mark() string {
 // scriptTerms returns arguments 2 to 5 of queue.lua.
 func scriptTerms(cfg Config) []any {
 	counted := "1"
-	if cfg.Cluster {
+	if cfg.isCluster() {
 		counted = "0"
 	}
 	return []any{cfg.Lease.Microseconds(), cfg.handover().Microseconds(), ticketLife.Microseconds(), counted}

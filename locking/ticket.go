@@ -11,10 +11,9 @@ import (
 // ticket is a process' place in the queue of a key, or an attempt to get one. One goroutine runs acquireFor for
 // it; a hand-over message may settle it first.
 type ticket struct {
-	queue   *waitQueue
-	token   string
-	poked   chan struct{} // poll now: the requester has changed, or a message may be lost
-	settled chan struct{} // closed when a waiter has the lease
+	queue *waitQueue
+	token string
+	poked chan struct{} // has a token if the requester has changed, a message may be lost, or a waiter has the lease
 
 	// Guarded by Locker.mu.
 	requester *waiter // the waiter that Redis has registered for the ticket
@@ -30,7 +29,7 @@ func (l *Locker) newTicket(q *waitQueue) *ticket {
 	}
 	t := &ticket{
 		queue: q, token: l.id + "." + strconv.FormatUint(l.tokens.Add(1), 36), requester: q.waiters[0],
-		poked: make(chan struct{}, 1), settled: make(chan struct{}),
+		poked: make(chan struct{}, 1),
 	}
 	l.tickets[t.token] = t
 	return t
@@ -86,8 +85,6 @@ func (l *Locker) ask(t *ticket, wait time.Duration) (answer, error) {
 		timer := time.NewTimer(wait)
 		defer timer.Stop()
 		select {
-		case <-t.settled:
-			return answer{}, errSettled
 		case <-t.poked:
 		case <-timer.C:
 		}
@@ -131,7 +128,7 @@ func (l *Locker) settle(t *ticket, a answer) bool {
 		lease.want()
 	}
 	q.lease, q.ticket, q.lastErr, q.holder = lease, nil, nil, lease.holder()
-	close(t.settled)
+	t.poke()
 	delete(l.tickets, t.token)
 	l.leases[t.token] = lease
 	l.planRenewal(lease.renewAt)

@@ -20,7 +20,6 @@ import (
 	"lockstep/internal/logtest"
 	"lockstep/internal/redistest"
 	"lockstep/internal/testenv"
-	"lockstep/locking"
 	"lockstep/router"
 )
 
@@ -86,8 +85,8 @@ func (r *refuser) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proc
 
 func (r *refuser) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
-		args := cmd.Args() // evalsha, script, 3, its keys, group, consumer, "(parked)", an id, …
-		if len(args) == 13 && args[8] == "(parked)" && r.next.CompareAndSwap(true, false) {
+		args := cmd.Args() // evalsha, script, 5, its keys, group, consumer, "(parked)", an id, …
+		if len(args) == 16 && args[10] == "(parked)" && r.next.CompareAndSwap(true, false) {
 			cmd.SetErr(refusal{})
 			return refusal{}
 		}
@@ -167,45 +166,4 @@ func TestMessageTakenOverIsNotAnError(t *testing.T) {
 			client.XAck(ctx, topic, "workers", delivery.Entry())
 		})
 	}
-}
-
-func TestDisposerWithoutFailed(t *testing.T) {
-	t.Parallel()
-	for name, tc := range map[string]struct {
-		failed func(*message.Message, error, int) stream.Settlement
-		err    error
-		dead   int64
-	}{
-		"nil, permanent":     {nil, events.Errorf(events.Permanent, events.ClassNotFound, "no"), 1},
-		"nil, malformed":     {nil, events.Errorf(events.Malformed, events.ClassConfig, "no"), 1},
-		"nothing, malformed": {func(*message.Message, error, int) stream.Settlement { return stream.Settlement{} }, events.Errorf(events.Malformed, events.ClassConfig, "no"), 1},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			ctx, client := context.Background(), startRedis(t)
-			handled := newSignal(1)
-			run(t, router.Route{Name: "r", Topic: topic, Subscriber: newSubscriber(t, client),
-				Handler: func(*message.Message) ([]*message.Message, error) {
-					defer handled.one()
-					return []*message.Message{message.NewMessage("ignored", nil)}, tc.err
-				},
-				Dispose: router.Disposer{Failed: tc.failed, Log: quiet()}})
-			publishTo(t, newPublisher(t, client), topic, "m1", nil)
-			testenv.Receive(t, handled.all, "message")
-			stopWhen(t, func() bool {
-				return client.XPending(ctx, topic, "workers").Val().Count == 0 && client.XLen(ctx, events.DefaultNamespace.Dead()).Val() == tc.dead
-			})
-		})
-	}
-}
-
-func TestPanicInRequestIsRetried(t *testing.T) {
-	t.Parallel()
-	ctx, client := context.Background(), startRedis(t)
-	run(t, router.Route{Name: "r", Topic: topic, Subscriber: newSubscriber(t, client),
-		Handler: func(*message.Message) ([]*message.Message, error) { return nil, nil },
-		Locker:  newLocker(t, client, time.Second), Request: func(*message.Message) ([]locking.Request, error) { panic("oops") },
-		Dispose: router.Disposer{Log: quiet(), Retry: router.Retry{MaxAttempts: 2, Base: time.Millisecond}}})
-	publishTo(t, newPublisher(t, client), topic, "m1", nil)
-	stopWhen(t, func() bool { return client.XLen(ctx, events.DefaultNamespace.Dead()).Val() == 1 })
 }

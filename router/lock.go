@@ -30,9 +30,9 @@ func Lock(locker Locker, request RequestFunc) message.HandlerMiddleware {
 			if err != nil {
 				return nil, err
 			}
-			before, flight := msg.Context(), inFlightOf(msg)
-			span := StartSpan(msg.Context(), "lease wait")
-			leases, err := locker.AcquireAll(msg.Context(), reqs...)
+			before := msg.Context()
+			span := StartSpan(before, "lease wait")
+			leases, err := locker.AcquireAll(before, reqs...)
 			if err != nil {
 				err = notAcquired(err)
 				EndSpan(span, err)
@@ -40,10 +40,8 @@ func Lock(locker Locker, request RequestFunc) message.HandlerMiddleware {
 			}
 			EndSpan(span, nil)
 			held := leases.Context()
-			msg.SetContext(held)
-			flight.leases = leases
+			msg.SetContext(context.WithValue(held, leasesKey{}, leases))
 			defer func() {
-				flight.leases = nil
 				msg.SetContext(before)
 				// A lease that cannot be released expires; the handler's outcome still counts.
 				_ = leases.Release(before)
@@ -86,23 +84,11 @@ func stopping(err error) error {
 	}
 }
 
-// inFlight is the router's data about a message while it is handled. Watermill passes nothing but the message
-// to handlers and middlewares, so the data is a value of the message's context. Only this file accesses it.
-type inFlight struct {
-	leases locking.Leases // set by Lock
+type leasesKey struct{}
+
+// Leases returns the leases that [Lock] holds for msg, in the order of their requests. They are a value of the
+// message's context, because Watermill passes nothing but the message to handlers and middlewares.
+func Leases(msg *message.Message) locking.Leases {
+	leases, _ := msg.Context().Value(leasesKey{}).(locking.Leases)
+	return leases
 }
-
-type inFlightKey struct{}
-
-// inFlightOf returns the inFlight of msg. The first call adds a new inFlight to the message's context.
-func inFlightOf(msg *message.Message) *inFlight {
-	if flight, ok := msg.Context().Value(inFlightKey{}).(*inFlight); ok {
-		return flight
-	}
-	flight := &inFlight{}
-	msg.SetContext(context.WithValue(msg.Context(), inFlightKey{}, flight))
-	return flight
-}
-
-// Leases returns the leases that [Lock] holds for msg, in the order of their requests.
-func Leases(msg *message.Message) locking.Leases { return inFlightOf(msg).leases }

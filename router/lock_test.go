@@ -215,15 +215,6 @@ func TestClosingLockerReturnsMessage(t *testing.T) {
 	}
 }
 
-func TestInvalidLockRequestIsAPermanentFailure(t *testing.T) {
-	t.Parallel()
-	lock := router.Lock(newLocker(t, startRedis(t), time.Second), byPayload)
-	_, err := lock(func(*message.Message) ([]*message.Message, error) { return nil, nil })(message.NewMessage("1", []byte("a\x00b")))
-	if !errors.Is(err, locking.ErrBadRequest) || events.DispositionOf(err) != events.Permanent {
-		t.Errorf("a key with NUL: got %v, disposition %v", err, events.DispositionOf(err))
-	}
-}
-
 // refusing is a Locker that returns an error.
 type refusing struct{ err error }
 

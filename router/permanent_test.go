@@ -3,6 +3,7 @@ package router_test
 import (
 	"errors"
 	"testing"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
@@ -13,19 +14,25 @@ import (
 	"lockstep/router"
 )
 
-// TestPermanentErrorWithoutResultIsDeadLetter gives a message up on a route whose Disposer has no failed result for it.
+// TestPermanentErrorWithoutResultIsDeadLetter gives up a message on a route whose Disposer has no failed result for it.
 func TestPermanentErrorWithoutResultIsDeadLetter(t *testing.T) {
 	t.Parallel()
 	permanent := events.Errorf(events.Permanent, events.ClassConfig, "cannot work")
 	fail := func(*message.Message) ([]*message.Message, error) { return nil, permanent }
+	malformed := func(*message.Message) ([]*message.Message, error) {
+		return nil, events.Errorf(events.Malformed, events.ClassConfig, "cannot read")
+	}
+	nothing := func(*message.Message, error, int) stream.Settlement { return stream.Settlement{} }
 	for name, tc := range map[string]struct {
 		route router.Route
 		dead  int64
 	}{
-		"of the handler, without Failed": {router.Route{Handler: fail}, 1},
-		"of the handler, Failed returns nothing": {router.Route{Handler: fail, Dispose: router.Disposer{
-			Failed: func(*message.Message, error, int) stream.Settlement { return stream.Settlement{} },
-		}}, 1},
+		"of the handler, without Failed":         {router.Route{Handler: fail}, 1},
+		"of the handler, Failed returns nothing": {router.Route{Handler: fail, Dispose: router.Disposer{Failed: nothing}}, 1},
+		"malformed, without Failed":              {router.Route{Handler: malformed}, 1},
+		"malformed, Failed returns nothing": {
+			router.Route{Handler: malformed, Dispose: router.Disposer{Failed: nothing}}, 1,
+		},
 		"of the handler, Failed returns a result": {router.Route{Handler: fail, Dispose: router.Disposer{
 			Failed: func(msg *message.Message, _ error, _ int) stream.Settlement {
 				return stream.Settlement{Outputs: []stream.Output{{Stream: prefix + "results", Message: message.NewMessage("failed", msg.Payload)}}}
@@ -35,6 +42,9 @@ func TestPermanentErrorWithoutResultIsDeadLetter(t *testing.T) {
 			func(message.HandlerFunc) message.HandlerFunc { return fail },
 		}}, 1},
 		"of Request": {router.Route{Handler: fail, Request: func(*message.Message) ([]locking.Request, error) { return nil, permanent }}, 1},
+		"a panic of Request, after the attempts": {router.Route{Handler: fail,
+			Request: func(*message.Message) ([]locking.Request, error) { panic("oops") },
+			Dispose: router.Disposer{Retry: router.Retry{MaxAttempts: 2, Base: time.Millisecond}}}, 1},
 		"a panic after the attempts": {router.Route{Dispose: router.Disposer{Retry: router.Retry{MaxAttempts: 1}},
 			Handler: func(*message.Message) ([]*message.Message, error) { panic("broken") }}, 1},
 		"messages without a Publisher": {router.Route{Dispose: router.Disposer{Retry: router.Retry{MaxAttempts: 1}},

@@ -51,13 +51,15 @@ type Config struct {
 	Log          *slog.Logger  // default slog.Default
 }
 
+const closeTimeout = 30 * time.Second
+
 // New returns a Watermill router, for [Run]. Its Close waits for in-flight handlers, which the subscribers
 // cancel after their Grace.
 func New(cfg Config) (*message.Router, error) {
 	if len(cfg.Routes) == 0 {
 		return nil, errors.New("router: Config.Routes is empty")
 	}
-	cfg.CloseTimeout = cmp.Or(cfg.CloseTimeout, 30*time.Second)
+	cfg.CloseTimeout = cmp.Or(cfg.CloseTimeout, closeTimeout)
 	cfg.Log = cmp.Or(cfg.Log, slog.Default())
 	r, err := message.NewRouter(message.RouterConfig{CloseTimeout: cfg.CloseTimeout}, watermillLog(cfg.Log))
 	if err != nil {

@@ -7,11 +7,11 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/redis/go-redis/v9"
+	"golang.org/x/sync/errgroup"
 
 	"lockstep/events/stream"
 	"lockstep/locking"
@@ -36,7 +36,7 @@ type Worker struct {
 
 // Run handles messages until ctx is done, and returns when the last handler has ended. It returns an error if the Worker
 // lacks a field, if Redis cannot be reached at the start, or if a handler has not ended 30 s after ctx was done.
-func (w Worker) Run(ctx context.Context) (err error) {
+func (w Worker) Run(ctx context.Context) error {
 	if w.Client == nil || w.Prefix == "" || w.Group == "" || w.Key == nil {
 		return errors.New("router: Client, Prefix, Group and Key of a Worker are required")
 	}
@@ -51,17 +51,6 @@ func (w Worker) Run(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	closing, giveUp := context.WithCancel(context.WithoutCancel(ctx))
-	closed := make(chan error, 1)
-	closeLocker := sync.OnceFunc(func() { go func() { closed <- locker.Close(closing) }() })
-	stop := context.AfterFunc(ctx, closeLocker) // during the drain, so that messages that wait for a lock return at once
-	defer func() {
-		defer giveUp()
-		stop()
-		closeLocker()
-		defer time.AfterFunc(5*time.Second, giveUp).Stop()
-		err = errors.Join(err, <-closed)
-	}()
 	var routes []Route
 	for _, topic := range slices.Sorted(maps.Keys(w.Handlers)) {
 		routes = append(routes, Route{
@@ -71,9 +60,21 @@ func (w Worker) Run(ctx context.Context) (err error) {
 	}
 	r, err := New(Config{Routes: routes, Log: w.Log})
 	if err != nil {
-		return err
+		return errors.Join(err, locker.Close(ctx))
 	}
-	return Run(ctx, r)
+	var g errgroup.Group
+	working, stop := context.WithCancel(ctx)
+	g.Go(func() error {
+		defer stop()
+		return Run(working, r)
+	})
+	g.Go(func() error { // during the drain, so that messages that wait for a lock return at once
+		<-working.Done()
+		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout+5*time.Second)
+		defer cancel()
+		return locker.Close(closing)
+	})
+	return g.Wait()
 }
 
 func (w Worker) request(msg *message.Message) ([]locking.Request, error) {

@@ -106,7 +106,7 @@ func (w worker) run(ctx context.Context, server redisx.Server, namespace events.
 	var waiting atomic.Int64 // handlers without a slot
 	room := func() int { return 4*w.slots - int(waiting.Load()) }
 	subscriber, err := stream.NewSubscriber(stream.SubscriberConfig{
-		Client: commands, Reader: reader, Prefix: string(namespace), Dead: namespace.Dead(),
+		Client: commands, Reader: reader, Prefix: string(namespace),
 		ConsumerGroup: events.WorkersGroup, Grace: grace, Key: changes.Key, Room: room, Log: log,
 	}, nil)
 	if err != nil {

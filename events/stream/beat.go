@@ -2,15 +2,10 @@ package stream
 
 import (
 	"context"
-	"errors"
 	"regexp"
 	"slices"
 	"time"
-
-	"github.com/redis/go-redis/v9"
 )
-
-const beatBatch = 256 // maximum number of entries per script call, which bounds how long the call blocks Redis
 
 // beat extends the due times of entries in flight and cancels deliveries that lost their entry. It skips
 // entries delivered less than a quarter of the visibility ago, so fast handlers never need a heartbeat.
@@ -26,12 +21,8 @@ func (s *subscription) beat(ctx context.Context) {
 			ids = append(ids, d.entry)
 		}
 	}
-	for batch := range slices.Chunk(ids, beatBatch) {
-		var lost []string
-		err := withTimeout(ctx, func(ctx context.Context) (err error) {
-			lost, err = s.group.beat(ctx, batch, s.cfg.MaxIdleTime.Milliseconds())
-			return err
-		})
+	for batch := range slices.Chunk(ids, entriesAtOnce) {
+		lost, err := s.group.beat(ctx, batch, s.cfg.MaxIdleTime.Milliseconds())
 		if err != nil {
 			if !noGroup(err) { // read re-creates the group
 				s.outage.failed(ctx, err)
@@ -43,12 +34,6 @@ func (s *subscription) beat(ctx context.Context) {
 			held[id].lose()
 		}
 	}
-	s.lastBeat.Store(began.UnixNano())
-}
-
-// overdue reports whether heartbeats are so late that entries in flight may be about to lapse.
-func (s *subscription) overdue() bool {
-	return s.flight.len() > 0 && time.Since(time.Unix(0, s.lastBeat.Load())) > s.cfg.MaxIdleTime/2
 }
 
 // sweep assigns a due time to pending entries that have none, and removes dead consumers. Every eighth sweep
@@ -57,17 +42,14 @@ func (s *subscription) sweep(ctx context.Context) {
 	from, total, thorough := "-", int64(0), s.sweeps%8 == 7
 	s.sweeps++
 	for from != "" && ctx.Err() == nil {
-		err := withTimeout(ctx, func(ctx context.Context) error {
-			repaired, next, err := s.group.sweep(ctx, from, s.cfg.MaxIdleTime.Milliseconds(), thorough)
-			from, total = next, total+repaired
-			return err
-		})
+		repaired, next, err := s.group.sweep(ctx, from, s.cfg.MaxIdleTime.Milliseconds(), thorough)
 		if err != nil {
 			if !noGroup(err) {
 				s.outage.failed(ctx, err)
 			}
 			return
 		}
+		from, total = next, total+repaired
 	}
 	if total > 0 {
 		s.log.WarnContext(ctx, "repaired pending entries without a due time; each is redelivered unless its consumer "+
@@ -97,7 +79,7 @@ func (s *subscription) removeDeadConsumers(ctx context.Context) {
 				continue
 			}
 			if missing++; replaced || c.Idle > missingFor || missing > mostMissing {
-				err = s.group.leave(ctx, c.Name)
+				_, err = RemoveConsumer(ctx, s.group.redis, s.group.stream, s.group.name, c.Name)
 			}
 		}
 		return err
@@ -130,22 +112,13 @@ func (s *subscription) heartbeatIn() time.Duration {
 	return max(0, min(maxHeartbeat, s.cfg.MaxIdleTime/4)-time.Since(s.heard))
 }
 
-// touch sends a heartbeat if one is due. It replaces that of a read while there is no room for entries.
-func (s *subscription) touch(ctx context.Context) {
+// touch sends a heartbeat if one is due, by a take of nothing, while there is no room for entries.
+func (s *subscription) touch(stop context.Context) {
 	if s.heartbeatIn() > 0 {
 		return
 	}
-	// otherwise a Redis that is away would be called in a loop
-	s.heard = time.Now()
-	if err := withTimeout(ctx, s.group.touch); err != nil && !noGroup(err) { // read re-creates the group
-		s.outage.failed(ctx, err)
+	if _, _, err := s.take(stop, 0, 0, 0); err != nil {
+		s.heard = time.Now() // or a Redis that is away would be called in a loop
+		s.recover(stop, err)
 	}
-}
-
-func (g *group) touch(ctx context.Context) error {
-	err := touchScript.Run(ctx, g.redis, []string{g.stream}, g.name, g.consumer).Err()
-	if errors.Is(err, redis.Nil) { // the script returns no value
-		return nil
-	}
-	return err
 }

@@ -11,7 +11,8 @@ import (
 )
 
 // onceClient sends scripts once, whatever retries the client is configured for. After a lost reply only the
-// caller knows whether repeating a script is safe, and what the reply of the repetition means.
+// caller knows whether repeating a script is safe, and what the reply of the repetition means. A script has tryTimeout,
+// and is not cancelled with ctx: its reply would be lost.
 type onceClient struct{ redis.UniversalClient }
 
 func (c onceClient) Eval(ctx context.Context, script string, keys []string, args ...any) *redis.Cmd {
@@ -27,6 +28,8 @@ func (c onceClient) eval(ctx context.Context, name, script string, keys []string
 	for _, key := range keys {
 		all = append(all, key)
 	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), tryTimeout)
+	defer cancel()
 	cmd := redis.NewCmd(ctx, append(all, args...)...)
 	if len(keys) > 0 {
 		cmd.SetFirstKeyPos(3)

@@ -126,46 +126,12 @@ func TestConsumerWithPendingEntriesIsNotRemoved(t *testing.T) {
 	}
 }
 
-func TestCancelDrainsSubscription(t *testing.T) {
-	t.Parallel()
-	server := redistest.Start(t)
-	client := server.Client()
-	w := start(t, server, "a", nil)
-	ctx, cancel := context.WithCancel(context.Background())
-	second, err := w.Subscribe(ctx, topic)
-	if err != nil {
-		t.Fatal(err)
-	}
-	cancel()
-	for m := range second {
-		m.Nack()
-	}
-	publish(t, client, 1)
-	w.next().Ack()
-	clean(t, client)
-}
-
-func TestCloseReturnsWhileRedisIsAway(t *testing.T) {
-	t.Parallel()
-	server := redistest.Start(t)
-	client := server.Client()
-	w := start(t, server, "a", func(c *stream.SubscriberConfig) { c.Grace = 10 * time.Millisecond })
-	publish(t, client, 1)
-	w.next()
-	w.gate.cut.Store(true)
-	began := time.Now()
-	_ = w.Close()
-	if took := time.Since(began); took > patience {
-		t.Errorf("took %v", took)
-	}
-}
-
 func TestCloseReturnsWithUnwrittenEndingsWhileRedisIsAway(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	client := server.Client()
 	publish(t, client, 8)
-	w := start(t, server, "a", func(c *stream.SubscriberConfig) { c.Grace, c.Batch = 10*time.Millisecond, 2 })
+	w := start(t, server, "a", func(c *stream.SubscriberConfig) { c.Grace = 10 * time.Millisecond })
 	for range 4 {
 		m := w.next()
 		defer m.Ack()
@@ -182,22 +148,6 @@ func TestCloseReturnsWithUnwrittenEndingsWhileRedisIsAway(t *testing.T) {
 	case <-closed:
 	case <-time.After(patience):
 		t.Error("Close hangs until Redis is back")
-	}
-}
-
-func TestCloseFromAHandlerReturnsAfterTheGrace(t *testing.T) {
-	t.Parallel()
-	server := redistest.Start(t)
-	client := server.Client()
-	w := start(t, server, "a", func(c *stream.SubscriberConfig) { c.Grace = 100 * time.Millisecond })
-	publish(t, client, 1)
-	m := w.next()
-	if err := w.Close(); err != nil {
-		t.Fatal(err)
-	}
-	m.Ack() // too late: the entry was returned
-	if n := pending(t, client)["(parked)"]; n != 1 {
-		t.Errorf("%d entries wait to be delivered again; want 1", n)
 	}
 }
 

@@ -129,22 +129,6 @@ func TestOnACluster(t *testing.T) {
 			}
 			clean(t, client)
 		},
-		"what is nacked comes again after its delay": func(t *testing.T) {
-			w := cluster.start(t, "a", nil)
-			publish(t, client, 1)
-			m := w.next()
-			began := time.Now()
-			if err := delivery(t, m).Nack(ctx, 300*time.Millisecond, true); err != nil {
-				t.Fatal(err)
-			}
-			m.Nack()
-			again := w.next()
-			if took := time.Since(began); took < 300*time.Millisecond-rounding || delivery(t, again).Attempt() != 2 {
-				t.Errorf("after %v, attempt %d; want 300 ms, 2", took, delivery(t, again).Attempt())
-			}
-			again.Ack()
-			clean(t, client)
-		},
 		"what is given up can be put back, and dropped": func(t *testing.T) {
 			w := cluster.start(t, "a", nil)
 			publish(t, client, 1)

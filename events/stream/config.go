@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"regexp"
+	"strings"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -58,17 +59,13 @@ type SubscriberConfig struct {
 	// a blocked read at once. If nil, the Subscriber uses Client, and Close may take a BlockTime longer.
 	Reader redis.UniversalClient
 
-	// Prefix is the prefix of the Subscriber's keys: due, failures, parked and labels, each followed by
-	// :{stream}:{group}, where {stream} is the topic without the prefix. On Redis Cluster, prefix, topics and
-	// Dead must share one hash tag. Default "lockstep:{0}:".
+	// Prefix is the prefix of the Subscriber's keys: the dead-letter stream, "dead", and due, failures, parked and labels,
+	// each followed by :{stream}:{group}, where {stream} is the topic without the prefix. On Redis Cluster, prefix and
+	// topics must share one hash tag. Default "lockstep:{0}:".
 	Prefix string
-
-	Dead    string // dead-letter stream; default Prefix + "dead"
-	DeadCap int64  // approximate maximum length of Dead, default 100,000
 
 	Window int   // maximum messages in flight, default 1024; 1 handles one message at a time
 	Bytes  int64 // no more is read while the messages in flight have this many bytes, default 32 MiB
-	Batch  int   // maximum messages per read, default 128
 
 	// Room returns how many more messages this process could start soon; the rest is left to other consumers. It is
 	// called before each read. While it returns 0, it is called again when a message finishes and every 100 ms. Optional.
@@ -92,8 +89,12 @@ type SubscriberConfig struct {
 
 	Grace time.Duration // how long Close waits for handlers before it cancels them; default 25 s
 
-	Log      *slog.Logger // default: the logger of NewSubscriber
-	Observer Observer     // default none
+	Log *slog.Logger // default: the logger of NewSubscriber
+
+	// Functions for metrics. They must be safe for concurrent use and return quickly. Optional.
+	Delivered func(stream string, attempt int)                     // called when a message is handed out
+	Finished  func(stream, outcome string, inFlight time.Duration) // called when a delivery ends
+	Lapsed    func(stream string)                                  // called for an entry that its consumer did not finish
 }
 
 // NoSleep is a [SubscriberConfig] NackResendSleep for redelivery at once.
@@ -109,29 +110,13 @@ const (
 	Lost     = "lost"     // another consumer owns the entry, or it is unknown how it ended
 )
 
-// Observer receives events of a Subscriber, for metrics. It must be safe for concurrent use and return quickly.
-type Observer interface {
-	// Delivered is called when a message is handed out.
-	Delivered(stream string, attempt, inFlight int)
-	// Finished is called when a delivery ends, after being in flight for took.
-	Finished(stream, outcome string, took time.Duration)
-	// Lapsed is called for an entry that its previous consumer did not finish because it died, hung or was cut off.
-	Lapsed(stream, consumer string)
-}
-
-type noObserver struct{}
-
-func (noObserver) Delivered(string, int, int)             {}
-func (noObserver) Finished(string, string, time.Duration) {}
-func (noObserver) Lapsed(string, string)                  {}
+// deadCap is the approximate maximum length of the dead-letter stream. The [Trimmer] keeps fewer.
+const deadCap = 100_000
 
 func (c SubscriberConfig) withDefaults(logger watermill.LoggerAdapter) (SubscriberConfig, error) {
 	c.Prefix = cmp.Or(c.Prefix, string(events.DefaultNamespace))
 	c.Consumer = cmp.Or(c.Consumer, UniqueConsumer())
-	c.Dead = cmp.Or(c.Dead, c.Prefix+"dead")
-	c.DeadCap = cmp.Or(c.DeadCap, 100_000)
 	c.Window = cmp.Or(c.Window, 1024)
-	c.Batch = cmp.Or(c.Batch, 128)
 	c.Bytes = cmp.Or(c.Bytes, 32<<20)
 	c.OldestId = cmp.Or(c.OldestId, "0")
 	c.FanOutOldestId = cmp.Or(c.FanOutOldestId, "$")
@@ -160,10 +145,15 @@ func (c SubscriberConfig) withDefaults(logger watermill.LoggerAdapter) (Subscrib
 	if c.Unmarshaller == nil {
 		c.Unmarshaller = unmarshaller{}
 	}
-	if c.Observer == nil {
-		c.Observer = noObserver{}
+	if c.Delivered == nil {
+		c.Delivered = func(string, int) {}
 	}
-	c.contain()
+	if c.Finished == nil {
+		c.Finished = func(string, string, time.Duration) {}
+	}
+	if c.Lapsed == nil {
+		c.Lapsed = func(string) {}
+	}
 	return c, c.check()
 }
 
@@ -177,21 +167,34 @@ func (c SubscriberConfig) check() error {
 		return errors.New("stream: SubscriberConfig.Client is required")
 	case c.Consumer == parked:
 		return fmt.Errorf("stream: SubscriberConfig.Consumer must not be %q, which owns parked entries", parked)
-	case c.Window < 0 || c.Batch < 0 || c.Batch > 1000:
-		return fmt.Errorf("stream: Window %d or Batch %d out of range; want a positive window and a batch of "+
-			"at most 1000", c.Window, c.Batch)
-	case c.Bytes < 0:
-		return fmt.Errorf("stream: Bytes %d is negative", c.Bytes)
+	case c.Window < 0 || c.Bytes < 0:
+		return fmt.Errorf("stream: Window %d or Bytes %d is negative", c.Window, c.Bytes)
 	case c.OldestId != "$" && !startID.MatchString(c.OldestId):
 		return fmt.Errorf("stream: OldestId %q is invalid; want 0, $ or an entry ID", c.OldestId)
 	case c.FanOutOldestId != "$" && !startID.MatchString(c.FanOutOldestId):
 		return fmt.Errorf("stream: FanOutOldestId %q is invalid; want 0, $ or an entry ID", c.FanOutOldestId)
 	case c.MaxIdleTime < 10*time.Millisecond:
 		return fmt.Errorf("stream: MaxIdleTime %v is too short for a heartbeat; want seconds", c.MaxIdleTime)
-	case c.Grace < 0 || c.ClaimInterval < 0 || c.BlockTime < 0 || c.DeadCap < 0:
-		return errors.New("stream: Grace, ClaimInterval, BlockTime and DeadCap cannot be negative")
+	case c.Grace < 0 || c.ClaimInterval < 0 || c.BlockTime < 0:
+		return errors.New("stream: Grace, ClaimInterval and BlockTime cannot be negative")
 	}
 	return nil
+}
+
+// dead returns the dead-letter stream.
+func (c SubscriberConfig) dead() string { return c.Prefix + "dead" }
+
+// keyOf returns the key of a message, and whether the message is handed out beside another one of its key.
+func (c SubscriberConfig) keyOf(msg *message.Message) (key string, beside bool, err error) {
+	defer func() {
+		if cause := recover(); cause != nil {
+			err = fmt.Errorf("stream: SubscriberConfig.Key or Beside panicked: %v", cause)
+		}
+	}()
+	if key = c.Key(msg); strings.ContainsRune(key, 0) {
+		return "", false, fmt.Errorf("stream: the message's key %q contains NUL", key)
+	}
+	return key, c.Beside(msg), nil
 }
 
 // reader returns the client for blocking reads.

@@ -125,11 +125,11 @@ func (d *DeadLetters) Get(ctx context.Context, id string) (Letter, error) {
 
 // Message decodes the letter's original entry.
 func (l Letter) Message() (*message.Message, error) {
-	fields := make([]string, 0, 2*len(l.Original))
+	values := make(map[string]any, len(l.Original))
 	for name, value := range l.Original {
-		fields = append(fields, name, value)
+		values[name] = value
 	}
-	return decode(unmarshaller{}, entry{id: l.Entry, fields: fields})
+	return decode(unmarshaller{}, l.Entry, values)
 }
 
 // Retry adds a letter's entry to its original stream again, with the original fields and therefore the original

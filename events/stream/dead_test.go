@@ -9,7 +9,6 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/redis/go-redis/v9"
 
 	"lockstep/events"
@@ -270,30 +269,6 @@ func TestLetterWithManyFieldsIsRetriedCompletely(t *testing.T) {
 	if got := all[len(all)-1].Values; len(got) != 1000 || got["f1"] != "\xff" {
 		t.Errorf("%d fields", len(got))
 	}
-}
-
-func TestRetriedLettersReachEveryGroup(t *testing.T) {
-	t.Parallel()
-	ctx := context.Background()
-	server := redistest.Start(t)
-	client := server.Client()
-	w := start(t, server, "a", nil)
-	other := start(t, server, "b", func(c *stream.SubscriberConfig) { c.ConsumerGroup = "other" })
-	publish(t, client, 1)
-	settled := other.next()
-	settled.Ack()
-	giveUp(t, w, 1, "r")
-	d := deadLetters(t, client)
-	if _, _, err := d.Retry(ctx, list(t, d, stream.Query{})[0].ID); err != nil {
-		t.Fatal(err)
-	}
-	for _, m := range []*message.Message{w.next(), other.next()} {
-		if m.UUID != "m0" {
-			t.Errorf("%s comes", m.UUID)
-		}
-		m.Ack()
-	}
-	clean(t, client)
 }
 
 func TestPageOfLargeLettersIsShort(t *testing.T) {

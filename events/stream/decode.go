@@ -16,15 +16,7 @@ import (
 const MetadataUncounted = "lockstep_uncounted"
 
 // decode converts an entry to a message. It never panics: other programs may have written the entry.
-func decode(u redisstream.Unmarshaller, e entry) (*message.Message, error) {
-	values := make(map[string]any, len(e.fields)/2)
-	for i := 0; i+1 < len(e.fields); i += 2 {
-		values[e.fields[i]] = e.fields[i+1]
-	}
-	return decodeValues(u, e.id, values)
-}
-
-func decodeValues(u redisstream.Unmarshaller, id string, values map[string]any) (*message.Message, error) {
+func decode(u redisstream.Unmarshaller, id string, values map[string]any) (*message.Message, error) {
 	msg, err := unmarshal(u, values)
 	if err != nil {
 		return nil, err
@@ -99,16 +91,13 @@ func (u unmarshaller) Unmarshal(values map[string]any) (*message.Message, error)
 	return msg, nil
 }
 
-// encode returns a message's fields in the wire format, as arguments for a script.
-func encode(stream string, msg *message.Message) ([]string, error) {
-	values, err := redisstream.DefaultMarshallerUnmarshaller{}.Marshal(stream, msg)
+// Fields returns the entry that a [Publisher] would add for a message, as alternating names and values, for
+// scripts that add it together with other writes.
+func Fields(msg *message.Message) ([]string, error) {
+	values, err := redisstream.DefaultMarshallerUnmarshaller{}.Marshal("", msg)
 	if err != nil {
 		return nil, err
 	}
 	metadata, _ := values["metadata"].([]byte)
 	return []string{redisstream.UUIDHeaderKey, msg.UUID, "metadata", string(metadata), "payload", string(msg.Payload)}, nil
 }
-
-// Fields returns the entry that a [Publisher] would add for a message, as alternating names and values, for
-// scripts that add it together with other writes.
-func Fields(msg *message.Message) ([]string, error) { return encode("", msg) }

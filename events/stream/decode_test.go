@@ -61,21 +61,81 @@ func TestUndecodableEntryBecomesADeadLetter(t *testing.T) {
 	}
 }
 
-// nothing is an unmarshaller that returns neither a message nor an error.
-type nothing struct{}
+// poisoned is an unmarshaller that calls a function for messages whose ID mentions poison.
+type poisoned func() (*message.Message, error)
 
-func (nothing) Unmarshal(map[string]any) (*message.Message, error) { return nil, nil }
+func (p poisoned) Unmarshal(values map[string]any) (*message.Message, error) {
+	id, _ := values["id"].(string)
+	if strings.Contains(id, "poison") {
+		return p()
+	}
+	return message.NewMessage(id, nil), nil
+}
 
-func TestUnmarshallerThatReturnsNilDoesNotPanic(t *testing.T) {
+func TestPanicOnAMessageMakesItADeadLetter(t *testing.T) {
 	t.Parallel()
-	server := redistest.Start(t)
-	client := server.Client()
-	start(t, server, "a", func(cfg *stream.SubscriberConfig) { cfg.Unmarshaller = nothing{} })
-	publish(t, client, 1)
-	eventually(t, "there is a dead letter", func() bool { return len(entries(t, client, dead)) == 1 })
-	clean(t, client)
-	if all := entries(t, client, dead); len(all) != 1 || all[0].Values["reason"] != "undecodable" {
-		t.Errorf("dead letters %v", all)
+	poison := func(m *message.Message) bool { return strings.Contains(m.UUID, "poison") }
+	for name, tc := range map[string]struct {
+		change func(*stream.SubscriberConfig)
+		reason string
+	}{
+		"Key panics": {func(c *stream.SubscriberConfig) {
+			c.Key = func(m *message.Message) string {
+				if poison(m) {
+					panic("no key")
+				}
+				return m.UUID
+			}
+		}, "panicked: no key"},
+		"Beside panics": {func(c *stream.SubscriberConfig) {
+			c.Beside = func(m *message.Message) bool {
+				if poison(m) {
+					panic("not known")
+				}
+				return false
+			}
+		}, "panicked: not known"},
+		"the key contains NUL": {func(c *stream.SubscriberConfig) {
+			c.Key = func(m *message.Message) string {
+				if poison(m) {
+					return "a\x00+b"
+				}
+				return m.UUID
+			}
+		}, "contains NUL"},
+		"Unmarshaller panics": {func(c *stream.SubscriberConfig) {
+			c.Unmarshaller = poisoned(func() (*message.Message, error) { panic("cannot decode") })
+		}, "panic: cannot decode"},
+		"Unmarshaller returns nothing": {func(c *stream.SubscriberConfig) {
+			c.Unmarshaller = poisoned(func() (*message.Message, error) { return nil, nil })
+		}, "no message, and no error"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ctx := context.Background()
+			server := redistest.Start(t)
+			client := server.Client()
+			w := start(t, server, "a", tc.change)
+			for _, id := range []string{"good", "poison", "also good"} {
+				if err := client.XAdd(ctx, xadd(topic, "id", id)).Err(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for _, id := range []string{"good", "also good"} {
+				m := w.next()
+				if m.UUID != id {
+					t.Errorf("%s comes; want %s", m.UUID, id)
+				}
+				m.Ack()
+			}
+			clean(t, client)
+			letters := entries(t, client, dead)
+			if len(letters) != 1 {
+				t.Fatalf("%d dead letters; want one", len(letters))
+			}
+			if text, _ := letters[0].Values["error"].(string); !strings.Contains(text, tc.reason) || letters[0].Values["reason"] != "undecodable" {
+				t.Errorf("dead letter %v; want reason undecodable, and an error with %q", letters[0].Values, tc.reason)
+			}
+		})
 	}
 }
 
@@ -114,16 +174,10 @@ func TestPublisherCannotDelayOrUncountMessages(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	client := server.Client()
-	publisher, err := stream.NewPublisher(stream.PublisherConfig{Client: client}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
 	m := message.NewMessage("c1", []byte("{}"))
 	m.Metadata.Set("_watermill_delayed_for", "87600h")
 	m.Metadata.Set(stream.MetadataUncounted, "true")
-	if err := publisher.Publish(topic, m); err != nil {
-		t.Fatal(err)
-	}
+	publishAll(t, client, m)
 	w := start(t, server, "a", nil)
 	w.next().Nack()
 	again := w.next()

@@ -163,8 +163,8 @@ func TestAttemptsCountFailuresButNotContention(t *testing.T) {
 		want      int
 	}{{false, 1}, {true, 2}, {true, 2}, {false, 2}, {false, 3}} {
 		m := w.next()
-		if got := delivery(t, m).Attempt(); got != tc.want {
-			t.Fatalf("delivery %d is attempt %d; want %d", i, got, tc.want)
+		if d := delivery(t, m); d.Attempt() != tc.want || d.Delivered() != i+1 {
+			t.Fatalf("delivery %d is attempt %d, number %d; want attempt %d", i+1, d.Attempt(), d.Delivered(), tc.want)
 		}
 		if tc.uncounted {
 			m.Metadata.Set(stream.MetadataUncounted, "true")
@@ -187,65 +187,27 @@ func TestAttemptsCountFailuresButNotContention(t *testing.T) {
 	clean(t, client)
 }
 
-func TestHeartbeatKeepsAMessageInFlight(t *testing.T) {
-	t.Parallel()
-	server := redistest.Start(t)
-	client := server.Client()
-	short := func(c *stream.SubscriberConfig) { c.MaxIdleTime = 2 * time.Second }
-	a := start(t, server, "a", short)
-	publish(t, client, 1)
-	m := a.next()
-	b := start(t, server, "b", short)
-	pushedOn(t, client, "a", 1, 900*time.Millisecond) // by two heartbeats
-	b.none(10 * time.Millisecond)
-	a.none(10 * time.Millisecond)
-	if err := m.Context().Err(); err != nil {
-		t.Fatalf("the message's context: %v", err)
-	}
-	m.Ack()
-	clean(t, client)
-}
-
-func TestHeartbeatCoversMessagesNotYetHandedOut(t *testing.T) {
+// TestHeartbeatKeepsMessagesInFlight has a message that is handled, and others that are not yet handed out.
+func TestHeartbeatKeepsMessagesInFlight(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	client := server.Client()
 	publish(t, client, 5)
-	a := start(t, server, "a", func(c *stream.SubscriberConfig) { c.MaxIdleTime = 1200 * time.Millisecond })
+	short := func(c *stream.SubscriberConfig) { c.MaxIdleTime = 2 * time.Second }
+	a := start(t, server, "a", short)
+	m := a.next()
 	eventually(t, "a takes all", func() bool { return pending(t, client)["a"] == 5 })
-	pushedOn(t, client, "a", 5, 200*time.Millisecond)
-	for range 5 {
+	b := start(t, server, "b", short)
+	pushedOn(t, client, "a", 5, 900*time.Millisecond) // by two heartbeats
+	b.none(10 * time.Millisecond)
+	if err := m.Context().Err(); err != nil {
+		t.Fatalf("the message's context: %v", err)
+	}
+	m.Ack()
+	for range 4 {
 		a.next().Ack()
 	}
 	clean(t, client)
-}
-
-func TestEntryOfADeadConsumerGoesToAnother(t *testing.T) {
-	t.Parallel()
-	server := redistest.Start(t)
-	client := server.Client()
-	short := func(c *stream.SubscriberConfig) {
-		c.MaxIdleTime, c.Grace = 300*time.Millisecond, 10*time.Millisecond
-	}
-	a := start(t, server, "a", short)
-	b := start(t, server, "b", short)
-	publish(t, client, 1)
-	dying, other := a, b
-	select {
-	case <-a.messages:
-	case <-b.messages:
-		dying, other = b, a
-	case <-time.After(patience):
-		t.Fatal("no message")
-	}
-	dying.gate.cut.Store(true)
-	m := other.next() // long before a sweep
-	if d := delivery(t, m); d.Attempt() != 1 || d.Delivered() != 2 {
-		t.Errorf("attempt %d, delivery %d; want 1 and 2, for nothing has failed", d.Attempt(), d.Delivered())
-	}
-	m.Ack()
-	clean(t, client)
-	dying.gate.cut.Store(false)
 }
 
 func TestLostEntryCancelsItsHandlerAndIsSettledOnce(t *testing.T) {
@@ -302,26 +264,6 @@ func TestLateAckIsRefused(t *testing.T) {
 	clean(t, client)
 }
 
-func TestDeliveredCountsEveryDeliveryOnce(t *testing.T) {
-	t.Parallel()
-	server := redistest.Start(t)
-	client := server.Client()
-	w := start(t, server, "a", nil)
-	publish(t, client, 1)
-	for want := 1; want <= 5; want++ {
-		m := w.next()
-		if got := delivery(t, m).Delivered(); got != want {
-			t.Fatalf("delivery %d says that it is number %d", want, got)
-		}
-		if err := delivery(t, m).Nack(context.Background(), 0, want%2 == 0); err != nil {
-			t.Fatal(err)
-		}
-		m.Nack()
-	}
-	w.next().Ack()
-	clean(t, client)
-}
-
 func TestAnyDelayIsAccepted(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -341,23 +283,4 @@ func TestAnyDelayIsAccepted(t *testing.T) {
 	}
 	again.Ack()
 	w.none(200 * time.Millisecond)
-}
-
-func TestDueKeyNamesTheDueIndex(t *testing.T) {
-	t.Parallel()
-	ctx := context.Background()
-	server := redistest.Start(t)
-	client := server.Client()
-	w := start(t, server, "a", nil)
-	publish(t, client, 1)
-	m := w.next()
-	key := stream.DueKey("lockstep:{0}:", topic, group)
-	if n := client.ZCard(ctx, key).Val(); key != due || n != 1 {
-		t.Errorf("%s has %d entries; want %s with 1", key, n, due)
-	}
-	m.Ack()
-	clean(t, client)
-	if key := stream.DueKey("p:{1}:", "other", "g"); key != "p:{1}:due:other:g" {
-		t.Errorf("a topic without the prefix has %s", key)
-	}
 }

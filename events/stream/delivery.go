@@ -87,11 +87,9 @@ func (d *Delivery) Begin(ctx context.Context, counts bool) error {
 	if counts {
 		deaths++
 	}
-	var latest string
-	err := withTimeout(ctx, func(ctx context.Context) (err error) {
-		latest, err = d.sub.group.begin(ctx, d.entry, deaths)
-		return err
-	})
+	g := d.sub.group
+	latest, err := beginScript.Run(ctx, g.redis, []string{g.stream, g.failures},
+		g.name, g.consumer, deaths, d.entry).Text()
 	if err == nil && latest == "" || noGroup(err) {
 		err = ErrNotOwner
 	}
@@ -119,7 +117,8 @@ func (d *Delivery) Nack(ctx context.Context, delay time.Duration, failed bool) e
 		how = Nacked
 	}
 	return d.finish(ctx, how, func(ctx context.Context) error {
-		refused, err := d.sub.group.nack(ctx, []giveBack{d.back(how, delay)})
+		g := d.sub.group
+		refused, err := g.nack(ctx, g.consumer, []giveBack{d.back(how, delay)})
 		d.sub.wakeReader()
 		if err == nil && len(refused) > 0 {
 			return ErrNotOwner
@@ -129,11 +128,7 @@ func (d *Delivery) Nack(ctx context.Context, delay time.Duration, failed bool) e
 }
 
 func (d *Delivery) back(how string, delay time.Duration) giveBack {
-	b := giveBack{id: d.entry, key: d.key, delayMS: ceilMS(delay), how: deferred, deaths: d.Deaths()}
-	if how == Nacked {
-		b.how = failed
-	}
-	return b
+	return giveBack{id: d.entry, key: d.key, delayMS: ceilMS(delay), how: how, deaths: d.Deaths()}
 }
 
 // finish runs the script that ends the delivery, and retries while Redis is unavailable.

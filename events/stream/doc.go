@@ -42,8 +42,7 @@
 // the entry, which XACK does not check, and that the lease of the [Guard], if any, is held.
 //
 // An entry that cannot be decoded, or for which Key or Beside panics, or whose key has NUL, becomes a dead
-// letter. A panic in Room or the Observer is logged. The handler decides when to give up, with
-// [Delivery.DeadLetter].
+// letter. The handler decides when to give up, with [Delivery.DeadLetter].
 //
 // An attempt counts when the handler failed, which is when the message is nacked. A deferred delivery does not count, see
 // [MetadataUncounted], nor does one that lapses: if its handler had called [Delivery.Begin], it counts as a death.
@@ -90,8 +89,8 @@
 //	a reply is lost              the retry of a settlement finds it settled; entries of a lost read lapse
 //	Redis lost the group         the group is re-created where it starts, by default at the first entry, with a warning;
 //	                             settling an entry that was in flight returns ErrNotOwner
-//	a group is deleted           the Trimmer removes its keys after two passes without it; a live consumer re-creates it,
-//	                             and calls Vanished
+//	a group is deleted           a live consumer re-creates it, and calls Vanished; without one, its keys stay until
+//	                             somebody deletes them, see SubscriberConfig.Prefix
 //	a pending entry is trimmed   its delivery continues and can be settled; otherwise it is not redelivered, and
 //	                             Vanished is called
 //	unread ones are trimmed      Vanished is called, with Redis 7.0 or newer

@@ -24,43 +24,6 @@ func startRedis() (client *redis.Client, stop func()) {
 	}
 }
 
-// The loop of the package documentation, for one message.
-func Example() {
-	client, stop := startRedis()
-	defer stop()
-	publisher, err := stream.NewPublisher(stream.PublisherConfig{Client: client}, nil)
-	if err != nil {
-		panic(err)
-	}
-	subscriber, err := stream.NewSubscriber(stream.SubscriberConfig{Client: client, Prefix: "shop:{0}:", ConsumerGroup: "indexer"}, nil)
-	if err != nil {
-		panic(err)
-	}
-	defer subscriber.Close()
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	if err := publisher.Publish("shop:{0}:orders", message.NewMessage("order-7", []byte(`{"item":"tea"}`))); err != nil {
-		panic(err)
-	}
-
-	messages, err := subscriber.Subscribe(ctx, "shop:{0}:orders")
-	if err != nil {
-		panic(err)
-	}
-	for msg := range messages {
-		delivery, _ := stream.DeliveryOf(msg)
-		indexed := stream.Output{Stream: "shop:{0}:indexed", Message: message.NewMessage("indexed-"+msg.UUID, msg.Payload)}
-		if err := delivery.Settle(msg.Context(), stream.Settlement{Outputs: []stream.Output{indexed}}); err != nil {
-			msg.Nack() // redelivered after a backoff
-			continue
-		}
-		msg.Ack()
-		cancel()
-	}
-	fmt.Println(client.XLen(context.Background(), "shop:{0}:indexed").Val())
-	// Output: 1
-}
-
 // One message in, one message out and a state update, all in one atomic step.
 func ExampleDelivery_Settle() {
 	client, stop := startRedis()

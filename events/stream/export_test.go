@@ -6,13 +6,10 @@ import "github.com/redis/go-redis/v9"
 func Settles(cmd redis.Cmder) bool { return runs(cmd, settleScript, "groups", "settle") }
 
 // Takes reports whether a command runs the take script.
-func Takes(cmd redis.Cmder) bool { return runs(cmd, takeScript, "alive", "take") }
+func Takes(cmd redis.Cmder) bool { return runs(cmd, takeScript, "groups", "take") }
 
 // Unparks reports whether a command runs the unpark script.
 func Unparks(cmd redis.Cmder) bool { return runs(cmd, unparkScript, "unpark") }
-
-// Forgets reports whether a command runs the forget script.
-func Forgets(cmd redis.Cmder) bool { return runs(cmd, forgetScript, "groups", "forget") }
 
 func runs(cmd redis.Cmder, script *redis.Script, names ...string) bool {
 	args := cmd.Args()

@@ -23,7 +23,7 @@ func (f *fanOut) run(stop context.Context) {
 	reader := NewReader(f.cfg.reader())
 	for wait := firstRetry; stop.Err() == nil; {
 		ctx, cancel := context.WithTimeout(stop, f.cfg.BlockTime)
-		read, err := reader.Next(ctx, Cursor{f.stream: f.last})
+		read, err := reader.Next(ctx, map[string]string{f.stream: f.last})
 		cancel()
 		if err != nil {
 			if stop.Err() == nil { // else Close has closed the Reader
@@ -44,7 +44,7 @@ func (f *fanOut) run(stop context.Context) {
 
 // deliver hands a message out until it is acked or stop is done.
 func (f *fanOut) deliver(stop context.Context, e redis.XMessage) {
-	msg, err := decodeValues(f.cfg.Unmarshaller, e.ID, e.Values)
+	msg, err := decode(f.cfg.Unmarshaller, e.ID, e.Values)
 	if err != nil {
 		f.cfg.Log.ErrorContext(stop, "undecodable entry skipped", "stream", f.stream, "entry", e.ID, "error", err)
 		return

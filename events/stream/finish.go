@@ -5,8 +5,6 @@ import (
 	"time"
 )
 
-const endingsAtOnce = 256
-
 type ending struct {
 	d     *Delivery
 	how   string // Acked, Nacked or Deferred
@@ -15,18 +13,19 @@ type ending struct {
 
 // awaitHandler waits until the handler acks or nacks its message, or until the grace period ends.
 func (s *subscription) awaitHandler(d *Delivery) {
-	var end ending
+	end := ending{d: d, how: Acked}
 	select {
 	case <-d.msg.Acked():
-		end = ending{d: d, how: Acked}
 	case <-d.msg.Nacked():
-		end = s.nacked(d)
+		end.how, end.delay = Nacked, s.cfg.nackDelay(d.msg, d.attempt)
+		if d.msg.Metadata.Get(MetadataUncounted) == "true" {
+			end.how = Deferred
+		}
 	case <-s.graceOver.Done():
-		end = ending{d: d, how: Deferred}
 		select {
 		case <-d.msg.Acked():
-			end.how = Acked
 		default:
+			end.how = Deferred
 		}
 	}
 	d.cancel(nil)
@@ -41,22 +40,12 @@ func (s *subscription) awaitHandler(d *Delivery) {
 	}
 }
 
-// nacked reads the kind and delay of a nack from the message's metadata.
-func (s *subscription) nacked(d *Delivery) ending {
-	end := ending{d: d, how: Nacked}
-	if d.msg.Metadata.Get(MetadataUncounted) == "true" {
-		end.how = Deferred
-	}
-	end.delay = s.cfg.nackDelay(d.msg, d.attempt)
-	return end
-}
-
 // finish writes endings to Redis in batches: each has the endings that arrived during the previous write. It returns
 // when the channel is closed and everything is written. Once ctx is done it does not retry.
 func (s *subscription) finish(ctx context.Context) {
 	for end := range s.endings {
 		batch := []ending{end}
-		for len(s.endings) > 0 && len(batch) < endingsAtOnce {
+		for len(s.endings) > 0 && len(batch) < entriesAtOnce {
 			batch = append(batch, <-s.endings) // the only receiver, so this does not block
 		}
 		s.writeBatch(ctx, batch)
@@ -75,10 +64,10 @@ func (s *subscription) writeBatch(ctx context.Context, batch []ending) {
 	}
 	lost := make(map[string]bool)
 	s.write(ctx, "acknowledge", len(acks), lost, func(ctx context.Context) ([]string, error) {
-		return s.group.ack(ctx, acks, s.cfg.Window)
+		return s.group.ack(ctx, acks)
 	})
 	s.write(ctx, "give back", len(backs), lost, func(ctx context.Context) ([]string, error) {
-		return s.group.nack(ctx, backs)
+		return s.group.nack(ctx, s.group.consumer, backs)
 	})
 	for _, end := range batch {
 		if lost[end.d.entry] {
@@ -120,5 +109,5 @@ func (s *subscription) release(d *Delivery, how string) {
 	if s.flight.leave(d) {
 		s.wakeReader()
 	}
-	s.cfg.Observer.Finished(s.group.stream, how, time.Since(d.since))
+	s.cfg.Finished(s.group.stream, how, time.Since(d.since))
 }

@@ -100,16 +100,11 @@ func (f *flight) markParked(keys ...string) {
 	}
 }
 
-func (f *flight) len() int {
+// load returns how many deliveries are in flight, and their bytes.
+func (f *flight) load() (count int, bytes int64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.count
-}
-
-func (f *flight) bytes() int64 {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.held
+	return f.count, f.held
 }
 
 func (f *flight) find(entry string) *Delivery {

@@ -5,7 +5,7 @@
 -- KEYS    1 stream   2 due index   3 failed attempts
 --         4 parked index (ZSET of labels, all scores 0)   5 labels (HASH: entry ID -> label)
 -- ARGV    1 group   2 consumer, or the name to park under for entries that are parked   3 the name to park under
---         then for each entry: ID, delay in ms, "failed", "deferred", or "early" if it was never handed out
+--         then for each entry: ID, delay in ms, "nacked", "deferred", or "early" if it was never handed out
 --         and may be unparked before the delay is over, its label, empty for an entry without a key, and its deaths,
 --         without that of this process, which lives, or -1 to leave them
 -- Returns the IDs that are pending under another consumer, which it leaves unchanged. An ID that is parked,
@@ -28,7 +28,7 @@ for i = 4, #ARGV, 5 do
       redis.call('HSET', KEYS[5], id, label)
     end
     local times = pending[4]
-    if how == 'failed' then redis.call('HINCRBY', KEYS[3], id, 1) end
+    if how == 'nacked' then redis.call('HINCRBY', KEYS[3], id, 1) end
     if how == 'early' then times = math.max(times - 1, 0) end
     if deaths == '0' then redis.call('HDEL', KEYS[3], id .. ':deaths') end
     if tonumber(deaths) > 0 then redis.call('HSET', KEYS[3], id .. ':deaths', deaths) end

@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	tryTimeout = 5 * time.Second // timeout of one script call, which is never cancelled earlier: its reply would be lost
+	tryTimeout = 5 * time.Second // timeout of one call
 	firstRetry = 10 * time.Millisecond
 	lastRetry  = time.Second
 
@@ -97,7 +97,7 @@ func (o *outage) recent(long time.Duration) bool {
 // once: the call records finished work, and the script decides whether it is still valid.
 func (o *outage) retry(ctx context.Context, call func(context.Context) error) error {
 	for wait := firstRetry; ; wait = min(2*wait, lastRetry) {
-		err := withTimeout(ctx, call)
+		err := call(ctx)
 		if !unavailable(err) {
 			return err
 		}
@@ -109,7 +109,7 @@ func (o *outage) retry(ctx context.Context, call func(context.Context) error) er
 	}
 }
 
-// withTimeout runs a call with a timeout, detached from ctx's cancellation.
+// withTimeout runs calls other than scripts with a timeout, detached from ctx's cancellation.
 func withTimeout(ctx context.Context, call func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), tryTimeout)
 	defer cancel()

@@ -32,13 +32,7 @@ func TestMissingGroupIsRecreatedFromTheFirstEntry(t *testing.T) {
 			w.next().Ack()
 			clean(t, client)
 			lose(client)
-			p, err := stream.NewPublisher(stream.PublisherConfig{Client: client}, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := p.Publish(topic, message.NewMessage("after", []byte("{}"))); err != nil {
-				t.Fatal(err)
-			}
+			publishOne(t, client, "after")
 			for last := ""; last != "after"; {
 				m := w.next()
 				last = m.UUID
@@ -159,29 +153,6 @@ func TestOutOfMemoryRedisDeliversNothingUntilItRecovers(t *testing.T) {
 	}
 	client.ConfigSet(ctx, "maxmemory", "0")
 	w.next().Ack()
-	clean(t, client)
-}
-
-func TestSweepFindsEntryWithoutDueTime(t *testing.T) {
-	t.Parallel()
-	ctx := context.Background()
-	server := redistest.Start(t)
-	client := server.Client()
-	publish(t, client, 1)
-	// A consumer that is not a Subscriber reads it and dies.
-	client.XGroupCreate(ctx, topic, group, "0")
-	err := client.XReadGroup(ctx, &redis.XReadGroupArgs{Group: group, Consumer: "alien", Streams: []string{topic, ">"}, Count: 1}).Err()
-	if err != nil {
-		t.Fatal(err)
-	}
-	w := start(t, server, "a", func(c *stream.SubscriberConfig) {
-		c.MaxIdleTime, c.ClaimInterval = 100*time.Millisecond, 50*time.Millisecond
-	})
-	m := w.next()
-	if got := delivery(t, m).Delivered(); got != 2 {
-		t.Errorf("delivery %d; want 2", got)
-	}
-	m.Ack()
 	clean(t, client)
 }
 

@@ -11,13 +11,13 @@ import (
 // redelivered in any case, and is unparked early, oldest first, when that delivery ends.
 
 func (s *subscription) park(ctx context.Context, waiting []*Delivery) {
-	for batch := range slices.Chunk(waiting, endingsAtOnce) {
+	for batch := range slices.Chunk(waiting, entriesAtOnce) {
 		backs := make([]giveBack, len(batch))
 		for i, d := range batch {
-			backs[i] = giveBack{id: d.entry, key: d.key, delayMS: ceilMS(s.parkDelay()), how: early, deaths: d.Deaths()}
+			backs[i] = d.back(early, s.parkDelay())
 		}
 		s.write(ctx, "park", len(backs), make(map[string]bool), func(ctx context.Context) ([]string, error) {
-			return s.group.nack(ctx, backs)
+			return s.group.nack(ctx, s.group.consumer, backs)
 		})
 	}
 }
@@ -31,12 +31,8 @@ func (s *subscription) parkDelay() time.Duration {
 // have more: whoever takes the entry learns that too, so only a consumer that reads next marks them, to take
 // no new entries before.
 func (s *subscription) unpark(ctx context.Context) (more []string) {
-	for keys := range slices.Chunk(s.flight.freeKeys(), endingsAtOnce) {
-		var has []bool
-		err := withTimeout(ctx, func(ctx context.Context) (err error) {
-			has, err = s.group.unpark(ctx, keys)
-			return err
-		})
+	for keys := range slices.Chunk(s.flight.freeKeys(), entriesAtOnce) {
+		has, err := s.group.unpark(ctx, keys)
 		if err != nil {
 			s.flight.markParked(keys...)
 			if !noGroup(err) { // take re-creates the group

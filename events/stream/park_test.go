@@ -27,16 +27,10 @@ func byMetadata(m *message.Message) string { return m.Metadata.Get("key") }
 // publishKeyed adds n messages with one key, named key-0, key-1 and so on.
 func publishKeyed(t testing.TB, client redis.UniversalClient, key string, n int) {
 	t.Helper()
-	p, err := stream.NewPublisher(stream.PublisherConfig{Client: client}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
 	for i := range n {
 		m := message.NewMessage(fmt.Sprintf("%s-%d", key, i), []byte("{}"))
 		m.Metadata.Set("key", key)
-		if err := p.Publish(topic, m); err != nil {
-			t.Fatal(err)
-		}
+		publishAll(t, client, m)
 	}
 }
 
@@ -92,17 +86,11 @@ func TestMessageBesideOthersWaitsForNone(t *testing.T) {
 	server := redistest.Start(t)
 	client := server.Client()
 	publishKeyed(t, client, "hot", 2)
-	p, err := stream.NewPublisher(stream.PublisherConfig{Client: client}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
 	for _, id := range []string{"beside", "beside too"} {
 		m := message.NewMessage(id, []byte("{}"))
 		m.Metadata.Set("key", "hot")
 		m.Metadata.Set("beside", "yes")
-		if err := p.Publish(topic, m); err != nil {
-			t.Fatal(err)
-		}
+		publishAll(t, client, m)
 	}
 	w := start(t, server, "a", func(c *stream.SubscriberConfig) {
 		keyed(8, time.Minute)(c) // longer than the test
@@ -310,10 +298,6 @@ func TestNewEntriesQueueBehindParkedOnesOfTheirKey(t *testing.T) {
 		patient(c.Reader)
 	})
 	publishKeyed(t, client, "hot", 20)
-	p, err := stream.NewPublisher(stream.PublisherConfig{Client: client}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
 	for i := range total {
 		m := w.next()
 		if want := fmt.Sprintf("hot-%d", i); m.UUID != want {
@@ -322,9 +306,7 @@ func TestNewEntriesQueueBehindParkedOnesOfTheirKey(t *testing.T) {
 		if i+20 < total { // a new entry at the moment at which the key has capacity again
 			next := message.NewMessage(fmt.Sprintf("hot-%d", i+20), []byte("{}"))
 			next.Metadata.Set("key", "hot")
-			if err := p.Publish(topic, next); err != nil {
-				t.Fatal(err)
-			}
+			publishAll(t, client, next)
 		}
 		m.Ack()
 	}

@@ -18,25 +18,23 @@ const (
 )
 
 const (
-	firstBatch = 8       // doubles while batches are full, so that consumers that start together share a backlog
+	firstBatch = 8       // entries; doubles while batches are full, so that consumers that start together share a backlog
+	mostBatch  = 128     // entries
 	readBytes  = 8 << 20 // bytes of one read, which bounds how long it blocks Redis; the last entries may exceed it
 )
 
 // read unparks and takes entries, and hands them out, until stop is done. It never exceeds the window, and
 // its bytes by one read at most.
 func (s *subscription) read(stop context.Context, watcher *watcher) {
-	wait, batch := firstRetry, min(firstBatch, s.cfg.Batch)
+	wait, batch := firstRetry, firstBatch
 	for stop.Err() == nil {
-		count := min(s.cfg.Window-s.flight.len(), s.cfg.Room(), batch)
-		bytes := min(s.cfg.Bytes-s.flight.bytes(), readBytes)
+		inFlight, held := s.flight.load()
+		count, bytes := min(s.cfg.Window-inFlight, s.cfg.Room(), batch), min(s.cfg.Bytes-held, readBytes)
 		more := s.unpark(stop) // also without room: what this process cannot take, another does
 		if count <= 0 || bytes <= 0 {
 			s.touch(stop)
 			s.full(stop)
 			continue
-		}
-		if s.overdue() {
-			s.beat(stop) // otherwise our own entries would look lapsed
 		}
 		s.flight.markParked(more...)
 		share := s.dueShare(count)
@@ -52,9 +50,12 @@ func (s *subscription) read(stop context.Context, watcher *watcher) {
 		if len(got.entries) < count && got.next != 0 { // with 0, only the share of due entries is used up
 			batch = min(batch, firstBatch)
 		} else {
-			batch = min(2*batch, s.cfg.Batch)
+			batch = min(2*batch, mostBatch)
 		}
-		s.settleRest(stop, deliveries)
+		s.park(stop, deliveries.waiting)
+		for _, p := range deliveries.poison {
+			s.deadLetterUndecodable(stop, p.Delivery, p.cause)
+		}
 		for _, d := range deliveries.entered {
 			s.deliver(stop, d)
 		}
@@ -70,24 +71,20 @@ func (s *subscription) drained(got takeResult, count int, bytes int64) bool {
 	return len(got.entries) == 0 || len(got.entries) < count && got.bytes() < bytes && !s.flight.canUnpark()
 }
 
-// take ignores the end of the subscription: entries already taken are better given back than left to lapse.
+// take ignores the end of stop: entries already taken are better given back than left to lapse.
 func (s *subscription) take(
 	stop context.Context, count, share int, bytes int64,
 ) (got takeResult, all taken, err error) {
 	beat := s.heartbeatIn() == 0
-	err = withTimeout(s.base, func(ctx context.Context) error {
-		got, err = s.group.take(ctx, count, share, bytes, s.cfg.MaxIdleTime, beat)
-		return err
-	})
-	if err == nil {
-		if beat || len(got.entries) > 0 {
-			s.heard = time.Now()
-		}
-		s.outage.answered(stop, s.cfg.MaxIdleTime/2)
-		s.vanished(stop, got)
-		all = s.admit(stop, got.entries)
+	if got, err = s.group.take(stop, count, share, bytes, s.cfg.MaxIdleTime, beat); err != nil {
+		return got, all, err
 	}
-	return got, all, err
+	if beat || len(got.entries) > 0 {
+		s.heard = time.Now()
+	}
+	s.outage.answered(stop, s.cfg.MaxIdleTime/2)
+	s.vanished(stop, got)
+	return got, s.admit(stop, got.entries), nil
 }
 
 // dueShare returns how many of count entries may come from the due index. Due entries go first but leave about a
@@ -183,7 +180,7 @@ func (s *subscription) admit(ctx context.Context, entries []entry) (all taken) {
 			former.lose()
 		}
 		if had, lapsed := strings.CutPrefix(e.origin, ":"); lapsed {
-			s.cfg.Observer.Lapsed(s.group.stream, had)
+			s.cfg.Lapsed(s.group.stream)
 			s.log.WarnContext(ctx, "entry lapsed: its previous consumer died, hung or was cut off",
 				"stream", s.group.stream, "entry", e.id, "had_by", had, "attempt", e.failed+1, "deaths", e.deaths)
 		}
@@ -207,18 +204,10 @@ func (s *subscription) admit(ctx context.Context, entries []entry) (all taken) {
 	return all
 }
 
-// settleRest parks entries that wait for their key and dead-letters entries that cannot be decoded.
-func (s *subscription) settleRest(ctx context.Context, all taken) {
-	s.park(ctx, all.waiting)
-	for _, p := range all.poison {
-		s.deadLetterUndecodable(ctx, p.Delivery, p.cause)
-	}
-}
-
 // open decodes the entry of d.
 func (d *Delivery) open(e entry) (err error) {
 	d.ctx, d.cancel = context.WithCancelCause(context.WithValue(d.sub.base, deliveryKey{}, d))
-	if d.msg, err = decode(d.sub.cfg.Unmarshaller, e); err != nil {
+	if d.msg, err = decode(d.sub.cfg.Unmarshaller, e.id, e.values()); err != nil {
 		return err
 	}
 	d.msg.SetContext(d.ctx)
@@ -231,7 +220,7 @@ func (s *subscription) deliver(stop context.Context, d *Delivery) {
 	if stop.Err() == nil {
 		select {
 		case s.out <- d.msg:
-			s.cfg.Observer.Delivered(s.group.stream, d.attempt, s.flight.len())
+			s.cfg.Delivered(s.group.stream, d.attempt)
 			s.attends.Go(func() { s.awaitHandler(d) })
 			return
 		case <-d.ctx.Done(): // lost, or the subscription ends
@@ -262,11 +251,11 @@ func (s *subscription) deadLetterUndecodable(ctx context.Context, d *Delivery, c
 	err := d.DeadLetter(ctx, "undecodable", "", cause.Error(), Settlement{})
 	if err != nil {
 		s.log.ErrorContext(ctx, "cannot dead-letter an undecodable entry; it will be redelivered",
-			"stream", s.group.stream, "entry", d.entry, "dead", s.cfg.Dead, "error", err)
+			"stream", s.group.stream, "entry", d.entry, "dead", s.cfg.dead(), "error", err)
 		return
 	}
 	s.log.WarnContext(ctx, "undecodable entry dead-lettered",
-		"stream", s.group.stream, "entry", d.entry, "dead", s.cfg.Dead, "error", cause.Error()) // without the stack
-	s.cfg.Observer.Delivered(s.group.stream, d.attempt, s.flight.len()) // not handed out, but keeps the counts balanced
-	s.cfg.Observer.Finished(s.group.stream, Dead, time.Since(d.since))
+		"stream", s.group.stream, "entry", d.entry, "dead", s.cfg.dead(), "error", cause.Error()) // without the stack
+	s.cfg.Delivered(s.group.stream, d.attempt) // not handed out, but keeps the counts balanced
+	s.cfg.Finished(s.group.stream, Dead, time.Since(d.since))
 }

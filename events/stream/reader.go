@@ -31,13 +31,11 @@ type Reader struct {
 // NewReader returns a Reader. The client is never closed.
 func NewReader(client redis.UniversalClient) *Reader { return &Reader{redis: client} }
 
-// Cursor has the ID of the last entry read of each stream, "0-0" before the first.
-type Cursor map[string]string
-
-// Next returns the next entries by stream. If there are none, it waits for some for up to a second, and then returns none.
-// It ends at ctx's deadline, or with the read of another caller that it shares: up to a second later, or five while Redis
-// hangs. The entries are shared and must not be changed.
-func (r *Reader) Next(ctx context.Context, after Cursor) (map[string][]redis.XMessage, error) {
+// Next returns the next entries by stream. after has the ID of the last entry read of each stream, "0-0" before the
+// first. If there are none, it waits for some for up to a second, and then returns none. It ends at ctx's deadline, or
+// with the read of another caller that it shares: up to a second later, or five while Redis hangs. The entries are
+// shared and must not be changed.
+func (r *Reader) Next(ctx context.Context, after map[string]string) (map[string][]redis.XMessage, error) {
 	block := nextBlock
 	if deadline, ok := ctx.Deadline(); ok {
 		block = max(time.Millisecond, min(block, time.Until(deadline))) // 0 would block forever
@@ -62,9 +60,11 @@ func (r *Reader) Next(ctx context.Context, after Cursor) (map[string][]redis.XMe
 	return read.(map[string][]redis.XMessage), err
 }
 
-// Follow calls fn with each entry after a cursor, which it moves past the entries for which fn returned nil. It
+// Follow calls fn with each entry after those in after, as Next takes them, and moves them on when fn returns nil. It
 // returns the error of fn or Redis or, up to a second late, the cause of ctx's cancellation.
-func (r *Reader) Follow(ctx context.Context, after Cursor, fn func(topic string, e redis.XMessage) error) error {
+func (r *Reader) Follow(
+	ctx context.Context, after map[string]string, fn func(topic string, e redis.XMessage) error,
+) error {
 	for ctx.Err() == nil {
 		read, err := r.Next(ctx, after)
 		if err != nil {

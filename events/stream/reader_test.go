@@ -22,15 +22,6 @@ import (
 	"lockstep/internal/testenv"
 )
 
-func adder(t *testing.T, client redis.UniversalClient) *stream.Publisher {
-	t.Helper()
-	publisher, err := stream.NewPublisher(stream.PublisherConfig{Client: client}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return publisher
-}
-
 func add(t *testing.T, client redis.UniversalClient, topic, uuid, payload string) (entry string) {
 	t.Helper()
 	entry, err := adder(t, client).Add(context.Background(), topic, message.NewMessage(uuid, []byte(payload)))
@@ -70,7 +61,7 @@ func TestAddReturnsTheEntryInWatermillsWireFormat(t *testing.T) {
 }
 
 // follow returns the first n values of the field "n" after a cursor, each with its stream.
-func follow(ctx context.Context, r *stream.Reader, n int, after stream.Cursor) (found []string, err error) {
+func follow(ctx context.Context, r *stream.Reader, n int, after map[string]string) (found []string, err error) {
 	enough := errors.New("enough")
 	err = r.Follow(ctx, after, func(topic string, e redis.XMessage) error {
 		if found = append(found, fmt.Sprint(topic, " ", e.Values["n"])); len(found) == n {
@@ -96,7 +87,7 @@ func TestFollowReadsStreamsInOrderFromACursor(t *testing.T) {
 	first := number(t, client, results, 1)
 	number(t, client, results, 2)
 	number(t, client, topic, 3)
-	after := stream.Cursor{results: first, topic: "0-0"}
+	after := map[string]string{results: first, topic: "0-0"}
 	found, err := follow(ctx, stream.NewReader(client), 2, after)
 	if want := []string{topic + " 3", results + " 2"}; err != nil || !slices.Equal(found, want) {
 		t.Errorf("%q, error %v; want %q", found, err, want)
@@ -118,7 +109,7 @@ func TestFollowReceivesLaterEntries(t *testing.T) {
 	} {
 		from, got := before(), make(chan error, 1)
 		go func() {
-			_, err := follow(context.Background(), stream.NewReader(client), 1, stream.Cursor{results: from})
+			_, err := follow(context.Background(), stream.NewReader(client), 1, map[string]string{results: from})
 			got <- err
 		}()
 		number(t, client, results, 2)
@@ -139,12 +130,12 @@ func TestFollowEndsWithItsContext(t *testing.T) {
 	enough := errors.New("enough")
 	ctx, cancel := context.WithCancelCause(context.Background())
 	cancel(enough)
-	if _, err := follow(ctx, reader, 1, stream.Cursor{results: "0-0"}); !errors.Is(err, enough) {
+	if _, err := follow(ctx, reader, 1, map[string]string{results: "0-0"}); !errors.Is(err, enough) {
 		t.Errorf("%v, want the cause", err)
 	}
 	short, stop := context.WithTimeout(context.Background(), 20*time.Millisecond)
 	defer stop()
-	if _, err := follow(short, reader, 1, stream.Cursor{results: "0-0"}); !errors.Is(err, context.DeadlineExceeded) {
+	if _, err := follow(short, reader, 1, map[string]string{results: "0-0"}); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("%v, want the deadline", err)
 	}
 }
@@ -153,7 +144,7 @@ func TestFollowEndsWithItsContext(t *testing.T) {
 func TestFollowContinuesAfterAnOutage(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t, "--appendonly", "yes", "--appendfsync", "always")
-	reader, after := stream.NewReader(server.Client()), stream.Cursor{results: "0-0"}
+	reader, after := stream.NewReader(server.Client()), map[string]string{results: "0-0"}
 	number(t, server.Client(), results, 1)
 	if found, err := follow(t.Context(), reader, 1, after); err != nil || found[0] != results+" 1" {
 		t.Fatalf("%q, error %v", found, err)
@@ -177,7 +168,7 @@ func TestFollowFailsOnWhatIsNoPosition(t *testing.T) {
 	t.Parallel()
 	server := redistest.StartReal(t) // the embedded Redis does not return WRONGTYPE here
 	testenv.Must(server.Client().Set(t.Context(), topic, "no stream", 0).Result())(t)
-	for name, after := range map[string]stream.Cursor{"no ID": {results: "soon"}, "no stream": {topic: "0-0"}} {
+	for name, after := range map[string]map[string]string{"no ID": {results: "soon"}, "no stream": {topic: "0-0"}} {
 		if found, err := follow(t.Context(), stream.NewReader(server.Client()), 1, after); err == nil {
 			t.Errorf("%s: %q, want an error", name, found)
 		}
@@ -200,7 +191,7 @@ func TestReadersOfOneEndShareAConnection(t *testing.T) {
 	const readers = 50
 	for range readers {
 		go func() {
-			_, err := follow(context.Background(), reader, 1, stream.Cursor{results: last})
+			_, err := follow(context.Background(), reader, 1, map[string]string{results: last})
 			got <- err
 		}()
 	}

@@ -104,10 +104,7 @@ func TestTheClientsRetriesRepeatNothing(t *testing.T) {
 		return &losing{Conn: conn, lose: &lose}, err
 	}})
 	defer client.Close()
-	p, err := stream.NewPublisher(stream.PublisherConfig{Client: client}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := adder(t, client)
 	lose.Store(1)
 	if err := p.Publish(topic, message.NewMessage("m", nil)); err == nil || length(t, client, topic) != 1 {
 		t.Errorf("%v, %d entries; want an error and one", err, length(t, client, topic))

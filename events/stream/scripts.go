@@ -1,12 +1,10 @@
 package stream
 
 import (
-	"cmp"
 	"context"
 	"embed"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -19,11 +17,9 @@ import (
 var lua embed.FS
 
 var (
-	takeScript       = redis.NewScript(source("alive", "groups", "take"))
-	touchScript      = redis.NewScript(source("alive", "touch"))
+	takeScript       = redis.NewScript(source("groups", "take"))
 	beginScript      = redis.NewScript(source("begin"))
 	beatScript       = redis.NewScript(source("beat"))
-	ackScript        = redis.NewScript(source("ack"))
 	nackScript       = redis.NewScript(source("nack"))
 	sweepScript      = redis.NewScript(source("sweep"))
 	leaveScript      = redis.NewScript(source("leave"))
@@ -33,7 +29,6 @@ var (
 	trimDeadScript   = redis.NewScript(source("trim_dead"))
 	settleScript     = redis.NewScript(source("groups", "settle"))
 	trimScript       = redis.NewScript(source("groups", "trim"))
-	forgetScript     = redis.NewScript(source("groups", "forget"))
 	watermarksScript = redis.NewScript(source("groups", "watermarks"))
 )
 
@@ -52,6 +47,8 @@ func source(names ...string) (text string) {
 // parked is the consumer that owns entries waiting to be redelivered. No Subscriber uses this name, so
 // no consumer can finish such an entry before it is delivered again.
 const parked = "(parked)"
+
+const entriesAtOnce = 256 // maximum number of entries or keys per script call, which bounds how long it blocks Redis
 
 var errReply = errors.New("stream: unexpected reply of a script")
 
@@ -94,7 +91,7 @@ func resolve(ctx context.Context, client redis.UniversalClient, stream, id strin
 	}
 	info, err := client.XInfoStream(ctx, stream).Result()
 	switch {
-	case noKey(err):
+	case noStream(err):
 		return "0", nil
 	case err != nil:
 		return "", fmt.Errorf("read the end of stream %s: %w", stream, err)
@@ -109,12 +106,6 @@ func (g *group) create(ctx context.Context) error {
 		return fmt.Errorf("create group %s of stream %s: %w", g.name, g.stream, err)
 	}
 	return nil
-}
-
-// begin records that the handler of an entry begins, and returns the last ID of the stream, or "" if this consumer
-// does not own the entry. deaths are those of the entry if this process dies.
-func (g *group) begin(ctx context.Context, id string, deaths int) (latest string, err error) {
-	return beginScript.Run(ctx, g.redis, []string{g.stream, g.failures}, g.name, g.consumer, deaths, id).Text()
 }
 
 type entry struct {
@@ -216,6 +207,15 @@ func parseEntry(raw any, want int) (e entry, ok bool) {
 	return e, ok && e.id != "" && e.origin != ""
 }
 
+// values returns the entry's fields by name.
+func (e entry) values() map[string]any {
+	values := make(map[string]any, len(e.fields)/2)
+	for i := 0; i+1 < len(e.fields); i += 2 {
+		values[e.fields[i]] = e.fields[i+1]
+	}
+	return values
+}
+
 // bytes returns the size of the entry's fields and values.
 func (e entry) bytes() (n int64) {
 	for _, field := range e.fields {
@@ -226,42 +226,39 @@ func (e entry) bytes() (n int64) {
 
 // beat extends the due times of ids and returns those that this consumer no longer owns.
 func (g *group) beat(ctx context.Context, ids []string, visibilityMS int64) (lost []string, err error) {
-	return beatScript.Run(ctx, g.redis, []string{g.stream, g.due}, g.arguments(visibilityMS, ids)...).StringSlice()
-}
-
-// arguments returns the group, the consumer, a number and IDs.
-func (g *group) arguments(number any, ids []string) []any {
-	args := append(make([]any, 0, 3+len(ids)), g.name, g.consumer, number)
+	args := append(make([]any, 0, 3+len(ids)), g.name, g.consumer, visibilityMS)
 	for _, id := range ids {
 		args = append(args, id)
 	}
-	return args
+	return beatScript.Run(ctx, g.redis, []string{g.stream, g.due}, args...).StringSlice()
 }
 
-// ack acknowledges ids and returns those that this consumer, with at most window in flight, does not own.
-func (g *group) ack(ctx context.Context, ids []string, window int) (refused []string, err error) {
-	slices.SortFunc(ids, compareIDs)
-	return ackScript.Run(ctx, g.redis, []string{g.stream, g.due, g.failures}, g.arguments(window, ids)...).StringSlice()
-}
-
-// compareIDs orders entry IDs of one stream, assuming that their timestamps have the same length.
-func compareIDs(a, b string) int {
-	return cmp.Or(cmp.Compare(len(a), len(b)), strings.Compare(a, b))
+// ack settles ids without outputs, and returns those that this consumer does not own.
+func (g *group) ack(ctx context.Context, ids []string) (refused []string, err error) {
+	var call settleCall
+	for _, id := range ids {
+		if err := call.add(id, g.consumer, nil, nil, nil); err != nil {
+			return nil, err
+		}
+	}
+	verdicts, _, err := g.settle(ctx, call)
+	for i, verdict := range verdicts {
+		if verdict == verdictNotOwner { // one that is not pending was acknowledged before
+			refused = append(refused, ids[i])
+		}
+	}
+	return refused, err
 }
 
 type giveBack struct {
 	id      string
 	key     string
 	delayMS int64
-	how     string // one of the following
+	how     string // Nacked, Deferred or early
 	deaths  int    // before the delivery; -1 leaves them
 }
 
-const (
-	failed   = "failed"   // counts as an attempt
-	deferred = "deferred" // does not count
-	early    = "early"    // was never handed out, and may be unparked before the delay ends
-)
+const early = "early" // of an entry that was never handed out, and may be unparked before the delay ends
 
 // label returns the entry's member of the parked index, "" without a key. Labels sort by key, kind and age.
 // Those of failed attempts come before others that must wait.
@@ -271,7 +268,7 @@ func (b giveBack) label() string {
 		return ""
 	case b.how == early:
 		return labelOf(b.key, mayUnpark) + sortable(b.id)
-	case b.how == failed:
+	case b.how == Nacked:
 		return labelOf(b.key, mustWait) + afterFailure + sortable(b.id)
 	}
 	return labelOf(b.key, mustWait) + sortable(b.id)
@@ -293,12 +290,8 @@ const (
 
 func labelOf(key string, kind byte) string { return key + "\x00" + string(kind) }
 
-func (g *group) nack(ctx context.Context, backs []giveBack) (refused []string, err error) {
-	return g.nackAs(ctx, g.consumer, backs)
-}
-
-// nackAs gives back entries that are pending under a name: the consumer's own, or that of parked entries.
-func (g *group) nackAs(ctx context.Context, name string, backs []giveBack) (refused []string, err error) {
+// nack gives back entries that are pending under a name: the consumer's own, or that of parked entries.
+func (g *group) nack(ctx context.Context, name string, backs []giveBack) (refused []string, err error) {
 	keys := []string{g.stream, g.due, g.failures, g.parkedIndex, g.parkedLabels}
 	args := append(make([]any, 0, 3+5*len(backs)), g.name, name, parked)
 	for _, b := range backs {
@@ -311,9 +304,9 @@ func (g *group) nackAs(ctx context.Context, name string, backs []giveBack) (refu
 func (g *group) deferParked(ctx context.Context, key string, ids []string, delay time.Duration) error {
 	backs := make([]giveBack, len(ids))
 	for i, id := range ids {
-		backs[i] = giveBack{id: id, key: key, delayMS: ceilMS(delay), how: deferred, deaths: -1}
+		backs[i] = giveBack{id: id, key: key, delayMS: ceilMS(delay), how: Deferred, deaths: -1}
 	}
-	_, err := g.nackAs(ctx, parked, backs)
+	_, err := g.nack(ctx, parked, backs)
 	return err
 }
 
@@ -336,47 +329,28 @@ func (g *group) sweep(
 	return repaired, next, nil
 }
 
-// leave removes a consumer from the group unless it has pending entries.
-func (g *group) leave(ctx context.Context, consumer string) error {
-	return leaveScript.Run(ctx, g.redis, []string{g.stream}, g.name, consumer).Err()
-}
-
 const pageBytes = 4 << 20 // approximate maximum size of one page of siblings
 
-// readParked reads up to limit parked entries of one key and kind, the oldest after the given label.
-func (g *group) readParked(
-	ctx context.Context, key string, kind byte, after string, limit int,
-) ([]parkedEntry, error) {
-	from, to := "["+labelOf(key, kind), "("+labelOf(key, kind+1)
-	if after != "" {
-		from = "(" + after
-	}
+// readParked reads up to limit parked entries in a range of labels. It also returns the label to continue after, ""
+// at the end.
+func (g *group) readParked(ctx context.Context, from, to string, limit int) (found []entry, last string, err error) {
 	reply, err := siblingsScript.Run(ctx, g.redis, []string{g.stream, g.parkedIndex, g.parkedLabels}, g.name, parked,
 		from, to, limit, pageBytes).Slice()
-	if err != nil {
-		return nil, err
+	if err == nil && len(reply) == 0 {
+		err = errReply
 	}
-	found := make([]parkedEntry, 0, len(reply))
-	for _, raw := range reply {
-		parts, ok := raw.([]any)
-		if !ok || len(parts) != 3 {
-			return nil, fmt.Errorf("siblings: %w", errReply)
-		}
-		var e parkedEntry
-		e.id, _ = parts[0].(string)
-		e.label, _ = parts[1].(string)
-		e.fields, ok = texts(parts[2])
-		if !ok || e.id == "" {
-			return nil, fmt.Errorf("siblings: %w", errReply)
+	if err != nil {
+		return nil, "", err
+	}
+	last, _ = reply[0].(string)
+	for _, raw := range reply[1:] {
+		e, ok := parseEntry(raw, 2)
+		if !ok {
+			return nil, "", fmt.Errorf("siblings: %w", errReply)
 		}
 		found = append(found, e)
 	}
-	return found, nil
-}
-
-type parkedEntry struct {
-	entry
-	label string
+	return found, last, nil
 }
 
 // unpark makes the oldest parked entry of each key due, of those that may be unparked early. It reports for each key
@@ -393,8 +367,6 @@ func (g *group) unpark(ctx context.Context, keys []string) (more []bool, err err
 	}
 	return more, err
 }
-
-func noKey(err error) bool { return err != nil && strings.Contains(err.Error(), "no such key") }
 
 func texts(raw any) ([]string, bool) {
 	fields, ok := list(raw)

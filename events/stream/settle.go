@@ -62,7 +62,7 @@ func (d *Delivery) Settle(ctx context.Context, s Settlement) error {
 // fields, each name prefixed by "original:", to the dead stream. reason is a word or two, to group by, as is class, the
 // kind of fault; cause is one line about what failed, and must not contain a secret.
 func (d *Delivery) DeadLetter(ctx context.Context, reason string, class events.Class, cause string, s Settlement) error {
-	letter := &deadLetter{d.sub.cfg.Dead, d.sub.cfg.DeadCap, reason, string(class), cause, d.attempt}
+	letter := &deadLetter{d.sub.cfg.dead(), reason, string(class), cause, d.attempt}
 	return d.settle(ctx, Dead, letter, s)
 }
 
@@ -110,7 +110,6 @@ func (g *Guard) refused() error {
 
 type deadLetter struct {
 	stream               string
-	cap                  int64
 	reason, class, cause string
 	attempts             int
 }
@@ -142,7 +141,7 @@ func (c *settleCall) add(id, owner string, dead *deadLetter, outputs []Output, s
 	keys, args := c.keys, append(c.args, id, owner)
 	if dead != nil {
 		keys = append(keys, dead.stream)
-		args = append(args, 1, dead.cap, dead.reason, dead.class, dead.cause, dead.attempts)
+		args = append(args, 1, deadCap, dead.reason, dead.class, dead.cause, dead.attempts)
 	} else {
 		args = append(args, 0)
 	}
@@ -151,7 +150,7 @@ func (c *settleCall) add(id, owner string, dead *deadLetter, outputs []Output, s
 		if out.Stream == "" || out.Message == nil {
 			return errors.New("stream: an Output needs a stream and a message")
 		}
-		fields, err := encode(out.Stream, out.Message)
+		fields, err := Fields(out.Message)
 		if err != nil {
 			return fmt.Errorf("marshal output for %s: %w", out.Stream, err)
 		}

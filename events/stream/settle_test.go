@@ -206,14 +206,8 @@ func TestDeadLetterKeepsTheOriginalFields(t *testing.T) {
 	server := redistest.Start(t)
 	client := server.Client()
 	w := start(t, server, "a", nil)
-	p, err := stream.NewPublisher(stream.PublisherConfig{Client: client}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
 	payload := []byte("\x00\x01\xfe\xff\r\n$5")
-	if err := p.Publish(topic, message.NewMessage("odd", payload)); err != nil {
-		t.Fatal(err)
-	}
+	publishAll(t, client, message.NewMessage("odd", payload))
 	m := w.next()
 	d := delivery(t, m)
 	w.gate.loseReply.Store(1)

@@ -27,27 +27,26 @@ func (d *Delivery) Siblings(ctx context.Context, page string, limit int) (siblin
 	if d.key == "" {
 		return nil, "", nil
 	}
-	kind, after := byte(mayUnpark), ""
+	from := "[" + labelOf(d.key, mayUnpark)
 	if page != "" {
-		kind, after = page[0], page[1:]
+		from = "(" + page
 	}
-	siblings, last, err := d.parked(ctx, kind, after, limit)
-	switch {
-	case err != nil:
-		return nil, "", err
-	case last != "":
-		next = string(kind) + last
-	case kind == mayUnpark:
-		next = string(byte(mustWait))
+	found, next, err := d.sub.group.readParked(ctx, from, "("+labelOf(d.key, mustWait+1), limit)
+	if err != nil {
+		return nil, "", fmt.Errorf("siblings of entry %s of %s: %w", d.entry, d.Stream(), err)
+	}
+	for _, e := range found {
+		if msg, err := decode(d.sub.cfg.Unmarshaller, e.id, e.values()); err == nil && e.id != d.entry {
+			siblings = append(siblings, Sibling{Entry: e.id, Message: msg})
+		}
 	}
 	return siblings, next, nil
 }
 
 // Defer delays the redelivery of siblings, as nacking each with that delay does. It skips those that are no longer parked.
 func (d *Delivery) Defer(ctx context.Context, entries []string, delay time.Duration) error {
-	for batch := range slices.Chunk(entries, endingsAtOnce) {
-		err := withTimeout(ctx, func(ctx context.Context) error { return d.sub.group.deferParked(ctx, d.key, batch, delay) })
-		if err != nil {
+	for batch := range slices.Chunk(entries, entriesAtOnce) {
+		if err := d.sub.group.deferParked(ctx, d.key, batch, delay); err != nil {
 			return fmt.Errorf("defer siblings of entry %s of %s: %w", d.entry, d.Stream(), err)
 		}
 	}
@@ -61,7 +60,8 @@ func (d *Delivery) Defer(ctx context.Context, entries []string, delay time.Durat
 // attempt failed keep their delay. It does nothing if the group or the stream does not exist.
 func Hasten(ctx context.Context, client redis.UniversalClient, prefix, topic, group, key string, limit int) error {
 	g := groupOf(client, prefix, topic, group)
-	entries, err := g.readParked(ctx, key, mustWait, labelOf(key, mustWait)+afterFailure+"\xff", limit)
+	after, end := labelOf(key, mustWait)+afterFailure+"\xff", labelOf(key, mustWait+1)
+	entries, _, err := g.readParked(ctx, "("+after, "("+end, limit)
 	if err == nil && len(entries) > 0 {
 		ids := make([]string, len(entries))
 		for i, e := range entries {
@@ -73,27 +73,6 @@ func Hasten(ctx context.Context, client redis.UniversalClient, prefix, topic, gr
 		return fmt.Errorf("hasten what waits for %s in %s: %w", key, topic, err)
 	}
 	return nil
-}
-
-// parked returns parked siblings and the label to continue after, "" at the end.
-func (d *Delivery) parked(
-	ctx context.Context, kind byte, after string, limit int,
-) (siblings []Sibling, last string, err error) {
-	var found []parkedEntry
-	err = withTimeout(ctx, func(ctx context.Context) error {
-		found, err = d.sub.group.readParked(ctx, d.key, kind, after, limit)
-		return err
-	})
-	if err != nil {
-		return nil, "", fmt.Errorf("siblings of entry %s of %s: %w", d.entry, d.Stream(), err)
-	}
-	for _, e := range found {
-		last = e.label
-		if msg, err := decode(d.sub.cfg.Unmarshaller, e.entry); err == nil && e.id != d.entry {
-			siblings = append(siblings, Sibling{Entry: e.id, Message: msg})
-		}
-	}
-	return siblings, last, nil
 }
 
 // SettleSiblings settles siblings of d as [Delivery.Settle] settles d, each atomically, and returns how many

@@ -52,17 +52,11 @@ func TestPageOfHugeSiblingsIsShort(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	client := server.Client()
-	p, err := stream.NewPublisher(stream.PublisherConfig{Client: client}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
 	huge := []byte(strings.Repeat("x", 1<<20))
 	for i := range 21 {
 		m := message.NewMessage(fmt.Sprintf("huge-%d", i), huge)
 		m.Metadata.Set("key", "huge")
-		if err := p.Publish(topic, m); err != nil {
-			t.Fatal(err)
-		}
+		publishAll(t, client, m)
 	}
 	w := start(t, server, "a", keyed(8, time.Minute))
 	m := w.next()

@@ -83,6 +83,18 @@ func Stats(ctx context.Context, client redis.UniversalClient, prefix, topic stri
 	return s, nil
 }
 
+// memoryUsage returns the memory of a stream as Redis estimates it, or -1 if Redis refuses the command.
+func memoryUsage(ctx context.Context, client redis.UniversalClient, topic string) int64 {
+	bytes, err := client.MemoryUsage(ctx, topic, 5).Result()
+	switch {
+	case errors.Is(err, redis.Nil):
+		return 0
+	case err != nil:
+		return -1
+	}
+	return bytes
+}
+
 func groupStats(
 	ctx context.Context, client redis.UniversalClient, prefix string, s Statistics, infos []redis.XInfoGroup,
 	now time.Time,
@@ -132,9 +144,12 @@ func groupStats(
 		switch {
 		case s.Length == 0:
 		case len(pending) > 0:
-			g.Oldest, g.OldestEntry = age(now, pending[0].ID), pending[0].ID
+			g.OldestEntry = pending[0].ID
 		case len(unread) > 0:
-			g.Oldest, g.OldestEntry = age(now, unread[0].ID), unread[0].ID
+			g.OldestEntry = unread[0].ID
+		}
+		if added := events.EntryTime(g.OldestEntry); !added.IsZero() {
+			g.Oldest = max(0, now.Sub(added))
 		}
 	}
 	slices.SortFunc(groups, func(a, b GroupStatistics) int { return strings.Compare(a.Name, b.Name) })
@@ -154,14 +169,6 @@ func lag(info redis.XInfoGroup, length int64, unread bool) int64 {
 		return -1
 	}
 	return min(info.Lag, length)
-}
-
-func age(now time.Time, id string) time.Duration {
-	added := events.EntryTime(id)
-	if added.IsZero() {
-		return 0
-	}
-	return max(0, now.Sub(added))
 }
 
 func noStream(err error) bool {

@@ -10,7 +10,6 @@ import (
 
 	"lockstep/events/stream"
 	"lockstep/internal/redistest"
-	"lockstep/internal/redisx"
 )
 
 const prefix = "lockstep:{0}:"
@@ -116,31 +115,5 @@ func TestOldestIsTheFirstPendingOrUnreadEntry(t *testing.T) {
 	read(t, client, topic, group, 1)
 	if g, _ := stats(t, client).Group(group); g.Oldest != 0 || g.Lag != 0 {
 		t.Errorf("all settled: %+v", g)
-	}
-}
-
-func TestLettersTrimmingAndStatisticsOnACluster(t *testing.T) {
-	t.Parallel()
-	ctx := context.Background()
-	server, err := redisx.Parse(redistest.StartCluster(t).URL(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	client := server.Open()
-	t.Cleanup(func() { _ = client.Close() })
-	old(t, client, topic, 300)
-	read(t, client, topic, group, 300)
-	letter := client.XAdd(ctx, &redis.XAddArgs{Stream: dead, Values: []string{"stream", topic, "original:a", "1"}}).Val()
-	if err := (&stream.Trimmer{Redis: client, Streams: []stream.Retention{{Topic: topic}}}).Pass(ctx); err != nil {
-		t.Fatal(err)
-	}
-	if s := stats(t, client); s.Length < 1 || s.Length > 100 || s.Dead != 1 || len(s.Groups) != 1 || s.Groups[0].Lag != 0 {
-		t.Errorf("%+v", s)
-	}
-	if _, _, err := deadLetters(t, client).Retry(ctx, letter); err != nil {
-		t.Error(err)
-	}
-	if s := stats(t, client); s.Dead != 0 || s.Groups[0].Lag != redistest.Lag(1) {
-		t.Errorf("after the retry: %+v", s)
 	}
 }

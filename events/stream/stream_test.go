@@ -45,10 +45,9 @@ func TestMain(m *testing.M) {
 	testenv.Parallel(16)
 	testenv.Main(m,
 		goleak.IgnoreAnyFunction("github.com/ThreeDotsLabs/watermill/pubsub/tests.TestReconnect.func2"), // never ends
-		// Watermill's suite leaves unread messages behind, and the stock subscriber sleeps on after Close.
+		// Watermill's suite leaves unread messages behind.
 		goleak.IgnoreAnyFunction("github.com/ThreeDotsLabs/watermill/internal/subscriber.(*multiplier).Subscribe.func2"),
 		goleak.IgnoreAnyFunction("github.com/ThreeDotsLabs/watermill/internal/subscriber.(*multiplier).Subscribe.func3"),
-		goleak.IgnoreAnyFunction("github.com/ThreeDotsLabs/watermill-redisstream/pkg/redisstream.(*Subscriber).read"),
 	)
 }
 
@@ -148,19 +147,34 @@ func delivery(t testing.TB, m *message.Message) *stream.Delivery {
 	return d
 }
 
-// publish adds n messages, named m0, m1 and so on.
-func publish(t testing.TB, client redis.UniversalClient, n int) {
+func adder(t testing.TB, client redis.UniversalClient) *stream.Publisher {
 	t.Helper()
-	p, err := stream.NewPublisher(stream.PublisherConfig{Client: client}, nil)
+	publisher, err := stream.NewPublisher(stream.PublisherConfig{Client: client}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
+	return publisher
+}
+
+// publish adds n messages, named m0, m1 and so on.
+func publish(t testing.TB, client redis.UniversalClient, n int) {
+	t.Helper()
 	for i := range n {
 		m := message.NewMessage(fmt.Sprintf("m%d", i), []byte(fmt.Sprintf(`{"n":%d}`, i)))
 		m.Metadata.Set("kept", "yes")
-		if err := p.Publish(topic, m); err != nil {
-			t.Fatal(err)
-		}
+		publishAll(t, client, m)
+	}
+}
+
+func publishOne(t testing.TB, client redis.UniversalClient, id string) {
+	t.Helper()
+	publishAll(t, client, message.NewMessage(id, []byte("{}")))
+}
+
+func publishAll(t testing.TB, client redis.UniversalClient, messages ...*message.Message) {
+	t.Helper()
+	if err := adder(t, client).Publish(topic, messages...); err != nil {
+		t.Fatal(err)
 	}
 }
 

@@ -228,14 +228,3 @@ func TestExistingGroupContinuesWhateverItsStart(t *testing.T) {
 	w.next().Ack()
 	clean(t, client)
 }
-
-func publishOne(t testing.TB, client redis.UniversalClient, id string) {
-	t.Helper()
-	p, err := stream.NewPublisher(stream.PublisherConfig{Client: client}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := p.Publish(topic, message.NewMessage(id, []byte("{}"))); err != nil {
-		t.Fatal(err)
-	}
-}

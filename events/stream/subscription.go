@@ -5,7 +5,6 @@ import (
 	"context"
 	"log/slog"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -27,15 +26,14 @@ type subscription struct {
 	log    *slog.Logger
 	base   context.Context // parent of the messages' contexts; its end ends the subscription without grace
 
-	out      chan *message.Message
-	flight   *flight
-	endings  chan ending
-	attends  sync.WaitGroup
-	wake     chan struct{} // has a token if read should try again
-	started  time.Time
-	sweeps   int          // sweeps so far
-	lastBeat atomic.Int64 // start of the last successful heartbeat round, Unix ns
-	heard    time.Time    // last heartbeat of the consumer, or read that returned entries; used by read alone
+	out     chan *message.Message
+	flight  *flight
+	endings chan ending
+	attends sync.WaitGroup
+	wake    chan struct{} // has a token if read should try again
+	started time.Time
+	sweeps  int       // sweeps so far
+	heard   time.Time // last heartbeat of the consumer, or read that returned entries; used by read alone
 
 	graceOver context.Context // done when the grace period ends
 	abandon   context.CancelFunc
@@ -79,9 +77,8 @@ func (s *subscription) run(stop context.Context) {
 	s.unpark(stop) // other consumers can take these at once
 	stopBeating()
 	beat.Wait()
-	if err := withTimeout(stop, func(ctx context.Context) error {
-		return s.group.leave(ctx, s.group.consumer)
-	}); err != nil && !unavailable(err) && !noGroup(err) {
+	_, err := RemoveConsumer(stop, s.group.redis, s.group.stream, s.group.name, s.group.consumer)
+	if err != nil && !unavailable(err) && !noGroup(err) {
 		s.log.Warn("cannot leave the consumer group", "stream", s.group.stream, "error", err)
 	}
 	close(s.out)
@@ -92,7 +89,7 @@ func (s *subscription) run(stop context.Context) {
 func (s *subscription) drain() {
 	grace := time.NewTimer(s.cfg.Grace)
 	defer grace.Stop()
-	for s.flight.len() > 0 {
+	for count, _ := s.flight.load(); count > 0; count, _ = s.flight.load() {
 		select {
 		case <-s.flight.freed:
 			continue

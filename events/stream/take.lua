@@ -1,11 +1,11 @@
--- Take: claim due entries and read new ones, and assign each a due time, in one step. alive.lua and groups.lua precede it.
+-- Take: claim due entries and read new ones, and assign each a due time, in one step. groups.lua precedes this script.
 --
 -- KEYS    1 stream   2 due index (ZSET: entry ID -> ms)   3 failed attempts (HASH: entry ID -> n, and deaths; see begin.lua)
 --         4 parked index   5 labels; see label in scripts.go
 -- ARGV    1 group   2 consumer   3 the name that parked entries are pending under
---         4 maximum number of entries   5 how many of them may come from the due index   6 visibility, ms
---         7 bytes of fields and values after which no more is read   8 deadline in ms of Redis' clock, 0 for none
---         9 1 to send the consumer's heartbeat, or 0
+--         4 maximum number of entries, 0 for a heartbeat alone   5 how many of them may come from the due index
+--         6 visibility, ms   7 bytes of fields and values after which no more is read
+--         8 deadline in ms of Redis' clock, 0 for none   9 1 to send the consumer's heartbeat, or 0
 -- Returns {now, again, new, next, last, keys, unread}, or {now} after the deadline, without changing anything: the caller may have
 --         given up, and other consumers may have been unable to send heartbeats
 --         now: Redis' clock, ms
@@ -36,7 +36,24 @@ if deadline > 0 and now > deadline then return {now} end
 -- Fail now if Redis is out of memory: reading needs none, but indexing what was read does.
 redis.call('ZADD', due, 'XX', '0', '-')
 
-if ARGV[9] == '1' then heartbeat(stream, group, consumer) end
+-- heartbeat resets the idle time of a consumer, which Redis before 7.2 resets only when the consumer receives an
+-- entry. It creates the consumer if it does not exist.
+local function heartbeat()
+  local pending = redis.call('XPENDING', stream, group, '-', '+', 16, consumer)
+  for _, p in ipairs(pending) do
+    -- Since Redis 7.0, XCLAIM forgets an entry that was trimmed, which its handler may still settle.
+    if redis.call('XRANGE', stream, p[1], p[1])[1] then
+      -- Claiming an entry from oneself keeps the entry's own idle time and number of deliveries.
+      redis.call('XCLAIM', stream, group, consumer, 0, p[1], 'IDLE', p[3], 'RETRYCOUNT', p[4], 'JUSTID')
+      return
+    end
+  end
+  if not pending[1] then
+    redis.call('XGROUP', 'DELCONSUMER', stream, group, consumer)
+    redis.call('XGROUP', 'CREATECONSUMER', stream, group, consumer)
+  end
+end
+if ARGV[9] == '1' then heartbeat() end
 
 local again, new, keys, moments, at = {}, {}, {}, {}, ms(now + visibility)
 local function index(id)

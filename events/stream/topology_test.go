@@ -97,10 +97,7 @@ func (f *traffic) entries() []string { f.mu.Lock(); defer f.mu.Unlock(); return 
 
 func (f *traffic) flow(t testing.TB, client redis.UniversalClient) (stop func()) {
 	t.Helper()
-	p, err := stream.NewPublisher(stream.PublisherConfig{Client: client}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := adder(t, client)
 	ctx, cancel := context.WithCancel(context.Background())
 	var publishing sync.WaitGroup
 	publishing.Go(func() {

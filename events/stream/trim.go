@@ -33,8 +33,6 @@ type Retention struct {
 
 	// MaxLen is the maximum number of entries. Removing an unsettled one is logged as an error, with its group.
 	MaxLen int64 // default 1,000,000
-
-	MaxBytes int64 // estimated memory above which an error is logged; nothing is removed; default 1 GiB
 }
 
 // Trim is the result of one pass over one stream.
@@ -45,22 +43,21 @@ type Trim struct {
 	Aged    int64            // entries removed by age: of a stream without groups, or dead letters
 	Capped  int64            // entries removed because the stream was too long or, of dead letters, too large
 	Lost    map[string]int64 // how many of Capped each group had not settled
-	Bytes   int64            // memory of the stream, as estimated by Redis; -1 if unknown, and for the dead stream
 }
 
-// Trimmer keeps streams from growing without bound. It removes entries that every group has settled, and
-// unsettled ones only if a stream exceeds its maximum length. It also removes the keys of deleted groups. Any number of
-// processes may trim the same streams. The cost of a pass is proportional to the number of groups and removed entries.
+// Trimmer keeps streams from growing without bound. It removes entries that every group has settled, and unsettled ones
+// only if a stream exceeds its maximum length. Any number of processes may trim the same streams. The cost of a pass is
+// proportional to the number of groups and removed entries.
 //
 // Its fields are its configuration, and must not change once it is in use. Redis is required.
 type Trimmer struct {
 	Redis   redis.UniversalClient // never closed
-	Prefix  string                // that of the Subscribers, for the keys of deleted groups and the dead stream
+	Prefix  string                // that of the Subscribers, for the dead stream
 	Streams []Retention           // streams to trim, besides the dead stream
 
 	DeadAge time.Duration // maximum age of a letter, default 30 days
 
-	// DeadLen should be well below SubscriberConfig.DeadCap, which Redis enforces immediately and without counting.
+	// DeadLen should be well below 100,000, which each new letter enforces without counting what goes.
 	DeadLen   int64 // maximum number of letters, default 50,000
 	DeadBytes int64 // maximum memory of all letters as estimated by Redis, but for the newest; default 256 MiB
 
@@ -68,16 +65,11 @@ type Trimmer struct {
 	Log     *slog.Logger  // default [slog.Default]
 	Observe func(Trim)    // called for each trimmed stream, on the goroutine of Run; optional
 
-	failing bool                      // the last pass failed
-	large   map[string]bool           // streams over MaxBytes
-	groups  map[string]map[string]int // stream -> group seen -> passes since it is missing
+	failing bool // the last pass failed
 }
 
-// init sets the defaults before the first pass.
+// init sets the defaults before a pass.
 func (t *Trimmer) init() error {
-	if t.groups != nil {
-		return nil
-	}
 	t.Prefix = cmp.Or(t.Prefix, string(events.DefaultNamespace))
 	t.DeadAge = cmp.Or(t.DeadAge, 30*24*time.Hour)
 	t.DeadLen = cmp.Or(t.DeadLen, 50_000)
@@ -101,12 +93,11 @@ func (t *Trimmer) init() error {
 		r.Keep = cmp.Or(r.Keep, 10*time.Minute)
 		r.Age = max(cmp.Or(r.Age, 7*24*time.Hour), r.Keep)
 		r.MaxLen = cmp.Or(r.MaxLen, 1_000_000)
-		r.MaxBytes = cmp.Or(r.MaxBytes, 1<<30)
-		if r.Topic == "" || r.Keep < 0 || r.MaxLen < 0 || r.MaxBytes < 0 {
+		if r.Topic == "" || r.Keep < 0 || r.MaxLen < 0 {
 			return fmt.Errorf("stream: a Retention needs a topic, and cannot be negative: %q", r.Topic)
 		}
 	}
-	t.Streams, t.large, t.groups = streams, make(map[string]bool), make(map[string]map[string]int)
+	t.Streams = streams
 	return nil
 }
 
@@ -134,19 +125,15 @@ func (t *Trimmer) report(ctx context.Context, err error) {
 	t.failing = err != nil
 }
 
-// Pass trims each stream once, and removes the keys of groups that were deleted. A failure on one stream does
-// not affect the others. It must not be called concurrently, nor while Run is active.
+// Pass trims each stream once. A failure on one stream does not affect the others. It must not be called concurrently,
+// nor while Run is active.
 func (t *Trimmer) Pass(ctx context.Context) error {
 	if err := t.init(); err != nil {
 		return err
 	}
 	errs := []error{t.trimDead(ctx)}
 	for _, r := range t.Streams {
-		err := t.trim(ctx, r)
-		if err == nil {
-			err = t.forgetDeletedGroups(ctx, r.Topic)
-		}
-		errs = append(errs, err)
+		errs = append(errs, t.trim(ctx, r))
 	}
 	return errors.Join(errs...)
 }
@@ -156,20 +143,19 @@ func (t *Trimmer) trim(ctx context.Context, r Retention) error {
 	var slowest, floor string
 	var err error
 	for range trimCalls {
-		var step trimStep
-		if step, err = t.step(ctx, r); err != nil {
+		var step Trim
+		var by, at string
+		if step, by, at, err = t.step(ctx, r); err != nil {
 			break
 		}
-		total.Settled += step.settled
-		total.Aged += step.aged
-		total.Capped += step.capped
-		for group, n := range step.lost {
+		total.Settled += step.Settled
+		total.Aged += step.Aged
+		total.Capped += step.Capped
+		for group, n := range step.Lost {
 			total.Lost[group] += n
+			slowest, floor = by, at
 		}
-		if len(step.lost) > 0 {
-			slowest, floor = step.slowest, step.floor
-		}
-		if step.settled+step.aged+step.capped == 0 {
+		if step.Settled+step.Aged+step.Capped == 0 {
 			break
 		}
 	}
@@ -178,7 +164,6 @@ func (t *Trimmer) trim(ctx context.Context, r Retention) error {
 			"delete the group if it is unused, or raise the cap",
 			"stream", r.Topic, "group", group, "dropped", n, "cap", r.MaxLen, "held_back_by", slowest, "held_back_at", floor)
 	}
-	total.Bytes = t.memoryUsage(ctx, r)
 	t.Observe(total)
 	if err != nil {
 		return fmt.Errorf("trim %s: %w", r.Topic, err)
@@ -186,61 +171,28 @@ func (t *Trimmer) trim(ctx context.Context, r Retention) error {
 	return nil
 }
 
-type trimStep struct {
-	settled, aged, capped int64
-	slowest, floor        string
-	lost                  map[string]int64
-}
-
-func (t *Trimmer) step(ctx context.Context, r Retention) (trimStep, error) {
+// step calls the script once. It also returns the group that holds back what is settled, and where.
+func (t *Trimmer) step(ctx context.Context, r Retention) (s Trim, slowest, floor string, err error) {
 	reply, err := trimScript.Run(ctx, t.Redis, []string{r.Topic},
 		r.Keep.Milliseconds(), r.Age.Milliseconds(), r.MaxLen, trimAtOnce, trimCounted).Slice()
+	if err == nil && len(reply) != 6 {
+		err = fmt.Errorf("%w: %d parts", errReply, len(reply))
+	}
 	if err != nil {
-		return trimStep{}, err
+		return Trim{}, "", "", err
 	}
-	if len(reply) != 6 {
-		return trimStep{}, fmt.Errorf("%w: %d parts", errReply, len(reply))
-	}
-	var s trimStep
-	s.settled, _ = reply[0].(int64)
-	s.aged, _ = reply[1].(int64)
-	s.capped, _ = reply[2].(int64)
-	s.slowest, _ = reply[3].(string)
-	s.floor, _ = reply[4].(string)
+	s.Settled, _ = reply[0].(int64)
+	s.Aged, _ = reply[1].(int64)
+	s.Capped, _ = reply[2].(int64)
+	slowest, _ = reply[3].(string)
+	floor, _ = reply[4].(string)
 	lost, _ := reply[5].([]any)
-	s.lost = make(map[string]int64, len(lost)/2)
+	s.Lost = make(map[string]int64, len(lost)/2)
 	for i := 0; i+1 < len(lost); i += 2 {
 		group, _ := lost[i].(string)
-		s.lost[group], _ = lost[i+1].(int64)
+		s.Lost[group], _ = lost[i+1].(int64)
 	}
-	return s, nil
-}
-
-// memoryUsage estimates the stream's memory, and logs when it crosses MaxBytes.
-func (t *Trimmer) memoryUsage(ctx context.Context, r Retention) int64 {
-	bytes := memoryUsage(ctx, t.Redis, r.Topic)
-	switch large := bytes > r.MaxBytes; {
-	case large && !t.large[r.Topic]:
-		t.large[r.Topic] = true
-		t.Log.ErrorContext(ctx, "stream uses too much memory; nothing was removed",
-			"stream", r.Topic, "bytes", bytes, "alarm_above", r.MaxBytes)
-	case !large && bytes >= 0 && t.large[r.Topic]:
-		delete(t.large, r.Topic)
-		t.Log.InfoContext(ctx, "stream is within its memory limit again", "stream", r.Topic, "bytes", bytes)
-	}
-	return bytes
-}
-
-// memoryUsage returns the memory of a stream as Redis estimates it, or -1 if Redis refuses the command.
-func memoryUsage(ctx context.Context, client redis.UniversalClient, topic string) int64 {
-	bytes, err := client.MemoryUsage(ctx, topic, 5).Result()
-	switch {
-	case errors.Is(err, redis.Nil):
-		return 0
-	case err != nil:
-		return -1
-	}
-	return bytes
+	return s, slowest, floor, nil
 }
 
 // A call of trimDeadScript measures 10,000 letters in at most 2 ms, and frees 64 MiB in about 20 ms.
@@ -272,6 +224,6 @@ func (t *Trimmer) trimDead(ctx context.Context) error {
 		t.Log.WarnContext(ctx, "dead letters dropped: too old, too many or too large",
 			"stream", dead, "too_old", total[0], "too_many", total[1], "too_large", total[2])
 	}
-	t.Observe(Trim{Stream: dead, Dead: true, Aged: total[0], Capped: total[1] + total[2], Bytes: -1})
+	t.Observe(Trim{Stream: dead, Dead: true, Aged: total[0], Capped: total[1] + total[2]})
 	return nil
 }

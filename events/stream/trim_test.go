@@ -70,7 +70,7 @@ func (s *trims) observe(one stream.Trim) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if one.Stream == s.stream {
-		s.Settled, s.Aged, s.Capped, s.Bytes, s.Lost = s.Settled+one.Settled, s.Aged+one.Aged, s.Capped+one.Capped, one.Bytes, one.Lost
+		s.Settled, s.Aged, s.Capped, s.Lost = s.Settled+one.Settled, s.Aged+one.Aged, s.Capped+one.Capped, one.Lost
 		for _, n := range one.Lost {
 			s.lost += n
 		}
@@ -380,33 +380,6 @@ func TestManyLargeDeadLettersAreTrimmedInSteps(t *testing.T) {
 	}
 	if stats := client.Info(ctx, "commandstats").Val(); !regexp.MustCompile(`cmdstat_memory\|usage:calls=([5-9]|1\d),`).MatchString(stats) {
 		t.Errorf("want a step of 64 MiB for each call: %s", stats)
-	}
-}
-
-func TestTooMuchMemoryIsLoggedOnce(t *testing.T) {
-	t.Parallel()
-	ctx := context.Background()
-	client := redistest.StartReal(t).Client() // the embedded Redis does not support MEMORY USAGE
-	publish(t, client, 10)
-	read(t, client, topic, "g", 0)
-	log, got := &logged{}, &trims{stream: topic}
-	trimmer := &stream.Trimmer{Redis: client, Observe: got.observe, Log: slog.New(slog.NewTextHandler(log, nil)),
-		Streams: []stream.Retention{{Topic: topic, MaxBytes: 100}}}
-	pass := func() {
-		t.Helper()
-		if err := trimmer.Pass(ctx); err != nil {
-			t.Fatal(err)
-		}
-	}
-	pass()
-	pass()
-	if log.count("level=ERROR") != 1 || log.count("too much memory") != 1 || got.Bytes <= 100 || length(t, client, topic) != 10 {
-		t.Errorf("%d bytes, %d entries; log:\n%s", got.Bytes, length(t, client, topic), log)
-	}
-	client.Del(ctx, topic)
-	pass()
-	if got.Bytes != 0 || log.count("within its memory limit again") != 1 {
-		t.Errorf("%d bytes; log:\n%s", got.Bytes, log)
 	}
 }
 

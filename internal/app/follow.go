@@ -149,7 +149,7 @@ func revoked(ctx context.Context, cfg Config, f *follow.Follower, err error) err
 func settleFollowed(ctx context.Context, cfg Config, f *follow.Follower, runs *followerRuns) error {
 	client := cfg.Redis.Open()
 	defer client.Close()
-	after := stream.Cursor{cfg.Namespace().Results(): "0-0"}
+	after := map[string]string{cfg.Namespace().Results(): "0-0"}
 	for {
 		err := stream.NewReader(client).Follow(ctx, after, func(_ string, e redis.XMessage) error {
 			if result, err := changes.ParseResult(e); err == nil {

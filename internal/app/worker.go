@@ -224,7 +224,7 @@ func (w *worker) route(changes *handlers.Changes, lost func(n int64, keys []stri
 		// 0 would select the default
 		ConsumerGroup: events.WorkersGroup, Consumer: w.Worker, MaxIdleTime: w.Lease, Grace: max(w.Grace, 1),
 		Key: changes.Key, Beside: changes.Beside, Room: func() int { w.hb.beat(); return w.slots.Room() }, Vanished: lost,
-		Log: w.Log, Observer: w.Metrics.Stream(),
+		Log: w.Log, Delivered: w.Metrics.Delivered, Finished: w.Metrics.Finished, Lapsed: w.Metrics.Lapsed,
 	}, nil)
 	if err != nil {
 		return router.Route{}, err

@@ -100,7 +100,7 @@ func (t *Tracker) Wait(ctx context.Context, entry string) (Progress, error) {
 // the Progress is zero.
 func (t *Tracker) follow(ctx context.Context, entry, last string) (p Progress, err error) {
 	topic := t.namespace.Results()
-	after := stream.Cursor{topic: last}
+	after := map[string]string{topic: last}
 	for end := time.Now().Add(recheckInterval); time.Now().Before(end) && ctx.Err() == nil; {
 		read, err := t.results.Next(ctx, after)
 		if err != nil {

@@ -290,7 +290,7 @@ func TestProgressOnACluster(t *testing.T) {
 	}
 	got := make(chan error, 1)
 	go func() {
-		_, err := stream.NewReader(client).Next(context.Background(), stream.Cursor{results: "0-0"})
+		_, err := stream.NewReader(client).Next(context.Background(), map[string]string{results: "0-0"})
 		got <- err
 	}()
 	addResult(t, client, "c1", entry)

@@ -108,7 +108,7 @@ func (f *tailFlags) follow(
 	all, ctx := errgroup.WithContext(ctx)
 	for _, cell := range set.Members() {
 		all.Go(func() error {
-			reader, after := stream.NewReader(client), stream.Cursor(nil)
+			reader, after := stream.NewReader(client), map[string]string(nil)
 			for failing := false; ; failing = true {
 				now, err := stream.Time(ctx, client, cell.Namespace.Results())
 				if err != nil {
@@ -116,7 +116,7 @@ func (f *tailFlags) follow(
 				}
 				if after == nil {
 					from := strconv.FormatInt(now.Add(-f.since).UnixMilli(), 10) + "-0"
-					after = stream.Cursor{cell.Namespace.Results(): from}
+					after = map[string]string{cell.Namespace.Results(): from}
 					if f.changes {
 						after[cell.Namespace.Changes()] = from
 					}

@@ -147,7 +147,7 @@ func (d *demo) settled() bool {
 
 // countResults counts the results of pushes until ctx is done.
 func (d *demo) countResults(ctx context.Context) error {
-	after := stream.Cursor{events.DefaultNamespace.Results(): "0-0"}
+	after := map[string]string{events.DefaultNamespace.Results(): "0-0"}
 	err := stream.NewReader(d.client).Follow(ctx, after, func(_ string, entry redis.XMessage) error {
 		result, err := changes.ParseResult(entry)
 		if err == nil {

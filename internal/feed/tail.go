@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"lockstep/events"
-	"lockstep/events/stream"
 	"lockstep/internal/access"
 	"lockstep/internal/changes"
 	"lockstep/internal/notify"
@@ -144,7 +143,7 @@ func (s *source) tail(ctx context.Context, from position) (to position, err erro
 		s.inboxes.restart(read.end)
 		return read.end, nil
 	case len(read.entries) == 0:
-		_, err := s.feed.cfg.Reader.Next(ctx, stream.Cursor{s.results: at})
+		_, err := s.feed.cfg.Reader.Next(ctx, map[string]string{s.results: at})
 		return from, err
 	}
 	entries, err := s.prepare(reading, from, read)

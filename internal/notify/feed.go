@@ -42,7 +42,7 @@ func (n *Notifier) feedNext(ctx context.Context, last *string) error {
 		return n.position(ctx, last)
 	}
 	results, again := n.cfg.Namespace.Results(), n.cfg.Namespace.Notifications()
-	read, err := n.reader.Next(ctx, stream.Cursor{results: *last, again: "0-0"})
+	read, err := n.reader.Next(ctx, map[string]string{results: *last, again: "0-0"})
 	switch {
 	case ctx.Err() != nil:
 		return nil

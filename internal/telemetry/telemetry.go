@@ -14,7 +14,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"lockstep/events"
-	"lockstep/events/stream"
 	"lockstep/internal/schedule"
 	"lockstep/internal/state"
 	"lockstep/locking"
@@ -132,23 +131,21 @@ func (m *Metrics) Circuit(to state.CircuitPhase) { m.circuits.WithLabelValues(st
 // Vanished counts changes that have vanished from the stream.
 func (m *Metrics) Vanished(n int64) { m.vanished.Add(float64(n)) }
 
-// Stream returns the observer of a subscriber.
-func (m *Metrics) Stream() stream.Observer { return streamObserver{m} }
-
-type streamObserver struct{ m *Metrics }
-
-func (o streamObserver) Delivered(name string, attempt, _ int) {
-	o.m.deliveries.WithLabelValues(name, yesNo(attempt > 1)).Inc()
-	o.m.attempts.WithLabelValues(name).Observe(float64(attempt))
-	o.m.inFlight.WithLabelValues(name).Inc()
+// Delivered counts a delivery of a stream.
+func (m *Metrics) Delivered(name string, attempt int) {
+	m.deliveries.WithLabelValues(name, yesNo(attempt > 1)).Inc()
+	m.attempts.WithLabelValues(name).Observe(float64(attempt))
+	m.inFlight.WithLabelValues(name).Inc()
 }
 
-func (o streamObserver) Finished(name, outcome string, took time.Duration) {
-	o.m.inFlight.WithLabelValues(name).Dec()
-	o.m.finished.WithLabelValues(name, string(outcome)).Observe(took.Seconds())
+// Finished counts the end of a delivery.
+func (m *Metrics) Finished(name, outcome string, took time.Duration) {
+	m.inFlight.WithLabelValues(name).Dec()
+	m.finished.WithLabelValues(name, outcome).Observe(took.Seconds())
 }
 
-func (o streamObserver) Lapsed(name, _ string) { o.m.lapsed.WithLabelValues(name).Inc() }
+// Lapsed counts an entry that its consumer did not finish.
+func (m *Metrics) Lapsed(name string) { m.lapsed.WithLabelValues(name).Inc() }
 
 // Locks returns the observer of a locker.
 func (m *Metrics) Locks() locking.Observer { return lockObserver{m} }

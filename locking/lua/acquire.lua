@@ -10,12 +10,15 @@
 -- Returns {'granted', now, fence, expires}
 --      or {'held', now, fence, expires, rank, since, worker, job, operation, yields}; rank -1 means not queued. A lease
 --         whose holder may be about to renew it is still held after it has expired
---      or {'late', now}, see atonce.lua
+--      or {'late', now} after the time in argument 13, without changing anything: after a hang, Redis runs calls whose
+--         callers have given up, and which must not take a lease
 -- Times are µs of Redis' clock.
 -- Refuses nothing.
 
+if ARGV[13] ~= '0' and now > tonumber(ARGV[13]) then return {'late', now} end
+
 local token = ARGV[6]
-h = redis.call('HMGET', lock, 'owner', 'expires', 'fence', 'since')
+local h = redis.call('HMGET', lock, 'owner', 'expires', 'fence', 'since')
 local owner, expires, stored = h[1] or '', tonumber(h[2] or '0'), tonumber(h[3] or '0')
 
 -- ending reports whether an expired lease may go to another token. After Redis has hung, every lease looks expired: the
