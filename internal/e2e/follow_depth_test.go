@@ -18,30 +18,6 @@ func (f *node) history(name string) string {
 	return strings.TrimSpace(string(out))
 }
 
-// TestFollowerWithMoreDepthThanTheOrigin copies what the origin keeps, says how much that is, and gets more once the origin has it.
-func TestFollowerWithMoreDepthThanTheOrigin(t *testing.T) {
-	t.Parallel()
-	o := startOrigin(t, "acme/widgets")
-	var head string
-	for _, content := range []string{"2", "3", "4"} {
-		head = o.push("acme/widgets", content)
-	}
-	for name, depth := range map[string]string{"full": "full", "number": "50"} {
-		t.Run(name, func(t *testing.T) {
-			f := o.follow("--depth", depth)
-			f.process.AwaitLog("caught up with the reader")
-			f.process.AwaitLog(`msg="history is limited to what the origin keeps" repo=acme/widgets ref=refs/heads/main depth=1 wanted=` + depth)
-			f.await("acme/widgets", head)
-			if n := f.history("acme/widgets"); n != "1" {
-				t.Errorf("%s commits, want those of the origin, 1", n)
-			}
-			head = o.push("acme/widgets", "more for "+name)
-			f.await("acme/widgets", head)
-			f.assertSame("acme/widgets")
-		})
-	}
-}
-
 // TestPushesBringTheHistoryOfTheOrigin copies all history of what arrives by the stream, also for a repository that had one commit until then.
 func TestPushesBringTheHistoryOfTheOrigin(t *testing.T) {
 	t.Parallel()
