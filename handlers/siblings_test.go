@@ -22,7 +22,7 @@ import (
 func publishChange(t *testing.T, client redis.UniversalClient, c events.Change) string {
 	t.Helper()
 	c.URL = "https://example.com/acme/widgets.git"
-	c := testenv.Must(events.NewChange(c))(t)
+	c = testenv.Must(events.NewChange(c))(t)
 	document := testenv.Must(json.Marshal(c))(t)
 	entry, err := newPublisher(t, client).Add(context.Background(), topic, message.NewMessage(c.ID, document))
 	if err != nil {
