@@ -68,9 +68,7 @@ func readRules(t *testing.T) []rule {
 			Rules []rule `yaml:"rules"`
 		} `yaml:"groups"`
 	}
-	if err := yaml.Unmarshal(read(t, rulesFile), &file); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(0, yaml.Unmarshal(read(t, rulesFile), &file))(t)
 	var rules []rule
 	for _, group := range file.Groups {
 		rules = append(rules, group.Rules...)
@@ -94,9 +92,7 @@ func TestQueriedMetricsExist(t *testing.T) {
 		exported.check(t, r.Alert, r.Expr)
 	}
 	var dashboard any
-	if err := json.Unmarshal(read(t, dashboardFile), &dashboard); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(0, json.Unmarshal(read(t, dashboardFile), &dashboard))(t)
 	found := 0
 	walk(dashboard, func(key, text string) {
 		if key == "expr" || key == "query" || key == "definition" {
@@ -166,9 +162,7 @@ func TestPromtool(t *testing.T) {
 func dashboardAsRules(t *testing.T) string {
 	t.Helper()
 	var dashboard any
-	if err := json.Unmarshal(read(t, dashboardFile), &dashboard); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(0, json.Unmarshal(read(t, dashboardFile), &dashboard))(t)
 	variables := strings.NewReplacer("$__rate_interval", "5m", "$instance", ".*")
 	var rules []map[string]string
 	walk(dashboard, func(key, text string) {
@@ -317,10 +311,7 @@ func askHost(t *testing.T, client redis.UniversalClient, observe func(string, ho
 	if err != nil {
 		t.Fatal(err)
 	}
-	done, err := limiter.Job("acme/widgets", false).With("").Acquire(t.Context(), "git.example")
-	if err != nil {
-		t.Fatal(err)
-	}
+	done := testenv.Must(limiter.Job("acme/widgets", false).With("").Acquire(t.Context(), "git.example"))(t)
 	done(wire.Answer{Status: http.StatusTooManyRequests, Header: http.Header{"Retry-After": {"60"}}})
 	if err := limiter.Job("acme/gadgets", false).Enter(t.Context(), hosts.Target{Host: "git.example"}); err == nil {
 		t.Fatal("a request was let in although the host has refused one")

@@ -33,9 +33,7 @@ func TestOperatorHasTheSameRules(t *testing.T) {
 	rules := string(read(t, rulesFile))
 	for path, want := range map[string]string{operatorRules: header + regexp.MustCompile(`(?m)^(.)`).ReplaceAllString(rules, "  $1"), chartRules: rules} {
 		if *update {
-			if err := os.WriteFile(path, []byte(want), 0o644); err != nil {
-				t.Fatal(err)
-			}
+			testenv.Must(0, os.WriteFile(path, []byte(want), 0o644))(t)
 		}
 		if string(read(t, path)) != want {
 			t.Errorf("%s was not generated from %s; run go test ./deploy -run SameRules -update", path, rulesFile)
@@ -103,10 +101,7 @@ func helm(t *testing.T, release, values string) ([]byte, error) {
 
 func rendered(t *testing.T, release, values string) []byte {
 	t.Helper()
-	out, err := helm(t, release, values)
-	if err != nil {
-		t.Fatal(err)
-	}
+	out := testenv.Must(helm(t, release, values))(t)
 	return out
 }
 
@@ -115,12 +110,8 @@ func kustomized(t *testing.T, folder string) []byte {
 	t.Helper()
 	program := tool(t, "kustomize")
 	root := filepath.Join(t.TempDir(), "kubernetes")
-	if err := os.CopyFS(root, os.DirFS("kubernetes")); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(root, "overlays/trial/api-token"), []byte("a token"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(0, os.CopyFS(root, os.DirFS("kubernetes")))(t)
+	testenv.Must(0, os.WriteFile(filepath.Join(root, "overlays/trial/api-token"), []byte("a token"), 0o600))(t)
 	cmd := exec.CommandContext(t.Context(), program, "build", filepath.Join(root, folder))
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
@@ -264,9 +255,7 @@ func normalized(t *testing.T, text []byte) map[string]object {
 			data["token"] = ""
 		case "ConfigMap":
 			var settings map[string]any
-			if err := yaml.Unmarshal([]byte(fmt.Sprint(data["lockstep.yaml"])), &settings); err != nil {
-				t.Fatal(err)
-			}
+			testenv.Must(0, yaml.Unmarshal([]byte(fmt.Sprint(data["lockstep.yaml"])), &settings))(t)
 			data["lockstep.yaml"] = settings
 		}
 		objects[o.String()] = o

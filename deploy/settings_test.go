@@ -22,10 +22,7 @@ import (
 // known returns the names of all settings.
 func known(t *testing.T) map[string]bool {
 	t.Helper()
-	cfg, err := config.Load(nil, os.DevNull, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	cfg := testenv.Must(config.Load(nil, os.DevNull, nil))(t)
 	names := map[string]bool{}
 	for _, v := range cfg.Values() {
 		names[v.Name] = true

@@ -71,24 +71,18 @@ func TestResultNamesPublishedRefWhenAnswerIsInsufficient(t *testing.T) {
 	w.latest = "9-0"
 	w.mustHandle("1-0", events.Change{URL: url, App: "docs"})
 
-	if err := w.git.SetRef(ctx, "acme/widgets", "refs/heads/trunk", first); err != nil {
-		t.Fatal(err)
-	}
+	must(t, w.git.SetRef(ctx, "acme/widgets", "refs/heads/trunk", first))
 	head, err := w.git.Commit(ctx, "acme/widgets", "trunk", gitserver.Edit{Write: map[string]string{"b": "2"}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := w.git.SetHead("acme/widgets", "trunk"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, w.git.SetHead("acme/widgets", "trunk"))
 	objects, err := filepath.Glob(filepath.Join(w.root, ".lockstep/repos/acme/widgets/stores/*/objects/*/*"))
 	if err != nil || len(objects) == 0 {
 		t.Fatal(objects, err)
 	}
 	for _, object := range objects {
-		if err := os.Remove(object); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Remove(object))
 	}
 	r := w.mustHandle("2-0", events.Change{URL: url, App: "search"}) // has an answer, but the files cannot be listed
 	if r.Ref != mustRef("trunk") || r.After != head || r.Before != "" || len(r.Files) != 2 {

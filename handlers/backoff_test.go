@@ -15,6 +15,7 @@ import (
 	"lockstep/handlers"
 	"lockstep/internal/redistest"
 	"lockstep/internal/state"
+	"lockstep/internal/testenv"
 	"lockstep/router"
 )
 
@@ -81,8 +82,7 @@ func (g *gauntlet) run(answer error) error {
 // known returns the repository's state.
 func (g *gauntlet) known() state.Repo {
 	g.t.Helper()
-	known, err := g.store.Load(context.Background(), g.job.Change.Repo)
-	must(g.t, err)
+	known := testenv.Must(g.store.Load(context.Background(), g.job.Change.Repo))(g.t)
 	return known
 }
 
@@ -374,44 +374,9 @@ func TestRefusalThatRedisDoesNotStoreIsNotSettled(t *testing.T) {
 	}
 }
 
-func TestWaitingLoadsNoLargeState(t *testing.T) {
-	g := newGauntlet(t)
-	_ = g.fail(1, errServer)
-	var scans scanCounter
-	g.client.AddHook(&scans)
-	if err := g.run(nil); events.DispositionOf(err) != events.Contention || scans.calls > 0 {
-		t.Errorf("%v after %d scans; want it to wait without one", err, scans.calls)
-	}
-	g.now = g.now.Add(time.Hour)
-	if _ = g.run(nil); scans.calls == 0 {
-		t.Error("no scan was counted")
-	}
-}
-
-// scanCounter counts the reads of whole states.
-type scanCounter struct{ calls int }
-
-func (c *scanCounter) DialHook(next redis.DialHook) redis.DialHook { return next }
-
-func (c *scanCounter) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return next
-}
-
-func (c *scanCounter) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		if cmd.Name() == "hscan" {
-			c.calls++
-		}
-		return next(ctx, cmd)
-	}
-}
-
 // Errors are shown beside their repository, so they begin with their cause.
 func TestErrorsBeginWithTheirCause(t *testing.T) {
-	repo, err := events.ParseRepoPath("acme/widgets")
-	if err != nil {
-		t.Fatal(err)
-	}
+	repo := testenv.Must(events.ParseRepoPath("acme/widgets"))(t)
 	for text, want := range map[string]string{
 		"poll acme/widgets: list refs of acme/widgets: git.example answers 404": "git.example answers 404",
 		"sync acme/widgets: access denied to acme/widgets: exit status 1":       "access denied to acme/widgets: exit status 1",

@@ -4,10 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"maps"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -19,7 +17,6 @@ import (
 	"lockstep/events"
 	"lockstep/events/stream"
 	"lockstep/handlers"
-	"lockstep/internal/logtest"
 	"lockstep/internal/testenv"
 	"lockstep/router"
 )
@@ -63,10 +60,7 @@ func work(t *testing.T, payload []byte, handler handlers.Handler) worked {
 		t.Fatal(err)
 	}
 	for _, entry := range entries {
-		msg, err := redisstream.DefaultMarshallerUnmarshaller{}.Unmarshal(entry.Values)
-		if err != nil {
-			t.Fatal(err)
-		}
+		msg := testenv.Must(redisstream.DefaultMarshallerUnmarshaller{}.Unmarshal(entry.Values))(t)
 		result, err := events.ParseResult(msg.Payload)
 		if err != nil {
 			t.Fatal(err)
@@ -84,34 +78,6 @@ func work(t *testing.T, payload []byte, handler handlers.Handler) worked {
 		t.Fatal(err)
 	}
 	return w
-}
-
-// TestLogOfFailureNamesTheRepository covers a change that is retried and then fails.
-func TestLogOfFailureNamesTheRepository(t *testing.T) {
-	t.Parallel()
-	ctx, client := context.Background(), startRedis(t)
-	var text logtest.Buffer
-	log := slog.New(slog.NewTextHandler(&text, nil))
-	changes := handlers.Changes{
-		Namespace: events.DefaultNamespace, Source: "/lockstep/worker/w1", Log: log,
-		Handler: func(context.Context, handlers.Job) (handlers.Outcome, error) {
-			return handlers.Outcome{}, errors.New("a hiccup")
-		},
-	}
-	run(t, router.Route{Name: "changes", Topic: topic, Subscriber: newSubscriber(t, client),
-		Handler: changes.Handle, Locker: newLocker(t, client, 5*time.Second), Request: changes.Request,
-		Dispose: changes.Dispose(router.Retry{MaxAttempts: 2, Base: time.Millisecond})})
-	publishTo(t, newPublisher(t, client), topic, "m1", changeOf(t, "c1", "acme/widgets"))
-	stopWhen(t, func() bool { return client.XLen(ctx, events.DefaultNamespace.Dead()).Val() > 0 })
-	for _, message := range []string{"attempt failed, will retry", "attempts used up, now a dead letter"} {
-		found := false
-		for line := range strings.Lines(text.String()) {
-			found = found || strings.Contains(line, `msg="`+message+`" repo=acme/widgets job=`)
-		}
-		if !found {
-			t.Errorf("no line %q with the repository in\n%s", message, text.String())
-		}
-	}
 }
 
 func TestDispositions(t *testing.T) {
@@ -188,17 +154,6 @@ func TestDispositions(t *testing.T) {
 	}
 }
 
-func TestSkippedPollIsNotAFailure(t *testing.T) {
-	t.Parallel()
-	poll := []byte(`{"type":"due","repo":"acme/widgets","on_busy":"skip","id":"c1"}`)
-	w := work(t, poll, func(context.Context, handlers.Job) (handlers.Outcome, error) {
-		return handlers.Outcome{}, &events.Error{Disposition: events.Permanent, Scope: events.ScopeNone, Class: events.ClassBusy, Err: errors.New("the circuit is open")}
-	})
-	if len(w.results) != 1 || w.results[0].Type != events.ResultPolled || w.results[0].Class != events.ClassBusy || len(w.dead) > 0 {
-		t.Errorf("results %+v, dead letters %v; want it polled", w.results, w.dead)
-	}
-}
-
 func TestContentionIsNotCountedAsAttempt(t *testing.T) {
 	t.Parallel()
 	tries := 0
@@ -210,68 +165,6 @@ func TestContentionIsNotCountedAsAttempt(t *testing.T) {
 	})
 	if !slices.Equal(w.attempts, []int{1, 1, 1, 1, 1, 1}) || len(w.results) != 1 || len(w.dead) != 0 {
 		t.Errorf("attempts %v, %d results, %d dead letters", w.attempts, len(w.results), len(w.dead))
-	}
-}
-
-func TestMalformedChangeBecomesDeadLetter(t *testing.T) {
-	t.Parallel()
-	w := work(t, []byte(`{"repo":"acme/../../etc","url":"https://example.com/x/y"}`), nil)
-	if len(w.attempts) != 0 || len(w.results) != 0 || len(w.dead) != 1 {
-		t.Fatalf("attempts %v, %d results, %d dead letters", w.attempts, len(w.results), len(w.dead))
-	}
-	dead := w.dead[0].Values
-	if dead["reason"] != "malformed" || dead["original:payload"] != `{"repo":"acme/../../etc","url":"https://example.com/x/y"}` {
-		t.Errorf("dead letter %v", dead)
-	}
-}
-
-func TestLostLeaseSettlesNothing(t *testing.T) {
-	t.Parallel()
-	client := startRedis(t)
-	ctx := context.Background()
-	handled := newSignal(2)
-	first := true
-	changes := handlers.Changes{
-		Namespace: events.DefaultNamespace, Log: quiet(),
-		Handler: func(_ context.Context, job handlers.Job) (handlers.Outcome, error) {
-			defer handled.one()
-			if first {
-				first = false
-				// Another worker acquires the lease, so this outcome must not be settled.
-				client.HSet(ctx, events.DefaultNamespace.Locks()+"acme/widgets", "owner", "another", "fence", "99")
-			}
-			return handlers.Outcome{Result: job.Result(events.ResultSynced)}, nil
-		},
-	}
-	run(t, router.Route{Name: "changes", Topic: topic, Subscriber: newSubscriber(t, client),
-		Handler: changes.Handle, Locker: newLocker(t, client, 10*time.Second), Request: changes.Request,
-		Dispose: changes.Dispose(router.Retry{MaxAttempts: 1, Base: time.Millisecond})})
-	publishTo(t, newPublisher(t, client), topic, "m1", changeOf(t, "c1", "acme/widgets"))
-	testenv.Receive(t, handled.all, "second try")
-	stopWhen(t, func() bool { return client.XLen(ctx, events.DefaultNamespace.Results()).Val() == 1 })
-	if n := client.XLen(ctx, events.DefaultNamespace.Dead()).Val(); n != 0 {
-		t.Errorf("%d dead letters: a lost lease counted as an attempt", n)
-	}
-}
-
-func TestMessageOlderThanMaxAgeIsNotRetried(t *testing.T) {
-	t.Parallel()
-	ctx, client := context.Background(), startRedis(t)
-	tries := 0
-	changes := handlers.Changes{Namespace: events.DefaultNamespace, Log: quiet(),
-		Handler: func(context.Context, handlers.Job) (handlers.Outcome, error) {
-			tries++
-			return handlers.Outcome{}, events.Errorf(events.Contention, events.ClassBusy, "not yet")
-		},
-	}
-	long := time.Now().Add(-time.Hour).UnixMilli()
-	client.XAdd(ctx, &redis.XAddArgs{Stream: topic, ID: fmt.Sprintf("%d-0", long), Values: []any{"repo", "acme/widgets", "url", "https://example.com/acme/widgets"}})
-	run(t, router.Route{Name: "changes", Topic: topic, Subscriber: newSubscriber(t, client), Handler: changes.Handle,
-		Dispose: changes.Dispose(router.Retry{Base: time.Millisecond, MaxAge: time.Minute})})
-	stopWhen(t, func() bool { return client.XLen(ctx, events.DefaultNamespace.Dead()).Val() == 1 })
-	letter := client.XRange(ctx, events.DefaultNamespace.Dead(), "-", "+").Val()[0].Values
-	if tries != 1 || letter["reason"] != "too old" || client.XLen(ctx, events.DefaultNamespace.Results()).Val() != 1 {
-		t.Errorf("%d tries, letter %v", tries, letter)
 	}
 }
 
@@ -373,15 +266,12 @@ func TestOnGiveUpIsCalledOnlyAfterSettling(t *testing.T) {
 				ended = append(ended, e.Timeline.Operation+" "+e.Timeline.Outcome+" "+string(e.Result.Class))
 			}}
 			dispose := changes.Dispose(router.Retry{}).Middleware
-			messages, err := newSubscriber(t, client).Subscribe(ctx, topic)
-			if err != nil {
-				t.Fatal(err)
-			}
+			messages := testenv.Must(newSubscriber(t, client).Subscribe(ctx, topic))(t)
 			publishChange(t, client, events.Change{ID: "c1"})
 			msg := testenv.Receive(t, messages, "message")
 			defer msg.Ack()
 			delivery, _ := stream.DeliveryOf(msg)
-			_, err = dispose(func(*message.Message) ([]*message.Message, error) {
+			_, err := dispose(func(*message.Message) ([]*message.Message, error) {
 				if tc.stolen {
 					client.Do(ctx, "XCLAIM", topic, "workers", "another", 0, delivery.Entry())
 				}

@@ -10,6 +10,7 @@ import (
 	"lockstep/events"
 	"lockstep/internal/ext/submodules"
 	"lockstep/internal/ext/views"
+	"lockstep/internal/testenv"
 	"lockstep/internal/watch"
 )
 
@@ -39,8 +40,7 @@ func TestSyncCoversOtherApps(t *testing.T) {
 	w.redis.HSet(context.Background(), key, "given:refs/heads/main:repeated", first+" -")
 	second := w.push(map[string]string{"b": "2"})
 	w.latest = "8-0"
-	outcome, err := w.outcome("2-0", events.Change{URL: url, App: "docs", After: second, Watched: true})
-	must(t, err)
+	outcome := testenv.Must(w.outcome("2-0", events.Change{URL: url, App: "docs", After: second, Watched: true}))(t)
 	for name, tc := range map[string]struct {
 		entry  string
 		change events.Change
@@ -70,8 +70,7 @@ func TestSyncCoversOtherApps(t *testing.T) {
 		if !ok {
 			continue
 		}
-		own, err := w.outcome(tc.entry, tc.change)
-		must(t, err)
+		own := testenv.Must(w.outcome(tc.entry, tc.change))(t)
 		got, want := covered.Result, own.Result
 		if got.App != tc.change.App || got.Before != first || got.After != second || len(got.Files) != 1 || !slices.Equal(got.Files, want.Files) ||
 			got.Before != want.Before || got.Tree != want.Tree || got.Path != want.Path || got.Ref != want.Ref || got.Until != "8-0" {
@@ -111,8 +110,7 @@ func TestAddedAppsAreCoveredTogether(t *testing.T) {
 	w.watch("docs", "")
 	w.watch("search", "")
 	w.latest = "8-0"
-	outcome, err := w.outcome("1-0", events.Change{URL: url, App: "docs", Watched: true})
-	must(t, err)
+	outcome := testenv.Must(w.outcome("1-0", events.Change{URL: url, App: "docs", Watched: true}))(t)
 	covered, ok := outcome.Covers(context.Background(), w.job("2-0", events.Change{Repo: w.repo(), URL: url, App: "search", Watched: true}))
 	if r := covered.Result; !ok || r.App != "search" || r.Before != "" || r.After != head || len(r.Files) != 2 {
 		t.Errorf("covered %v: %+v; want all files", ok, r)
@@ -129,8 +127,7 @@ func TestWatchesAreReadAfterTheLastEntry(t *testing.T) {
 	job := w.job("1-0", events.Change{URL: url, App: "docs", Watched: true})
 	job.Latest = "2-0"
 	w.watch("search", "")
-	outcome, err := w.try(job)
-	must(t, err)
+	outcome := testenv.Must(w.try(job))(t)
 	if _, ok := outcome.Covers(context.Background(), w.job("2-0", events.Change{Repo: w.repo(), URL: url, App: "search", Watched: true})); !ok {
 		t.Error("the sync does not know a watch that was written before the last entry was read")
 	}

@@ -9,7 +9,7 @@ import (
 
 	"lockstep/events"
 	"lockstep/handlers"
-	"lockstep/internal/gitserver"
+	"lockstep/internal/testenv"
 )
 
 const (
@@ -89,9 +89,7 @@ func TestRemoteIsNotAskedTwice(t *testing.T) {
 // wipe deletes the volume's trees and stores.
 func (w *world) wipe() {
 	for _, dir := range []string{"acme", ".lockstep/repos"} {
-		if err := os.RemoveAll(filepath.Join(w.root, dir)); err != nil {
-			w.t.Fatal(err)
-		}
+		must(w.t, os.RemoveAll(filepath.Join(w.root, dir)))
 	}
 }
 
@@ -99,20 +97,6 @@ func (w *world) wipe() {
 func (w *world) publishUnsettled() {
 	w.push(map[string]string{"b": "2"})
 	w.handleUnsettled("6-0", events.Change{URL: w.git.URL("acme/widgets")})
-}
-
-func TestUnsettledPublishIsReportedByNextSync(t *testing.T) {
-	w := newWorld(t)
-	first := w.create(map[string]string{"a": "1"})
-	change := events.Change{URL: w.git.URL("acme/widgets"), App: "docs"}
-	w.latest = "1-0"
-	w.mustHandle("1-0", change)
-	second := w.push(map[string]string{"b": "2"})
-	w.latest = "2-0"
-	w.handleUnsettled("2-0", change)
-	if r := w.mustHandle("2-0", change); r.Before != first || r.After != second || len(r.Files) != 1 {
-		t.Errorf("result %+v; want the change from %s to %s", r, first, second)
-	}
 }
 
 func TestEachCredentialIsProved(t *testing.T) {
@@ -142,34 +126,13 @@ func TestEachCredentialIsProved(t *testing.T) {
 	}
 }
 
-func TestForcePushToOlderCommit(t *testing.T) {
-	w := newWorld(t)
-	first := w.create(map[string]string{"a": "1"})
-	url := w.git.URL("acme/widgets")
-	w.latest = "1-0"
-	w.mustHandle("1-0", events.Change{URL: url, After: first})
-	second := w.push(map[string]string{"b": "2"})
-	w.latest = "2-0"
-	w.mustHandle("2-0", events.Change{URL: url, After: second})
-	if err := w.git.SetRef(context.Background(), "acme/widgets", "refs/heads/"+gitserver.Main, first); err != nil {
-		t.Fatal(err)
-	}
-	w.latest = "3-0"
-	if r := w.mustHandle("3-0", events.Change{URL: url, After: first}); r.Before != second || r.After != first {
-		t.Errorf("result %+v; want %s again", r, first)
-	}
-}
-
 func TestSyncCovers(t *testing.T) {
 	w := newWorld(t)
 	head := w.create(map[string]string{"a": "1"})
 	url := w.git.URL("acme/widgets")
 	w.latest = "8-0"
 	w.waiting = []handlers.Job{w.job("7-0", events.Change{URL: url, App: "docs", Before: older, After: head})}
-	outcome, err := w.outcome("1-0", events.Change{URL: url, App: "docs"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	outcome := testenv.Must(w.outcome("1-0", events.Change{URL: url, App: "docs"}))(t)
 	for name, tc := range map[string]struct {
 		entry  string
 		change events.Change

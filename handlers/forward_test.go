@@ -12,6 +12,7 @@ import (
 	"lockstep/events/stream"
 	"lockstep/handlers"
 	"lockstep/internal/cells"
+	"lockstep/internal/testenv"
 	"lockstep/router"
 )
 
@@ -19,28 +20,16 @@ import (
 func twoCells(t *testing.T, client redis.UniversalClient) *cells.Directory {
 	t.Helper()
 	ctx := context.Background()
-	d, err := cells.OpenOrNew(ctx, client)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := d.Add(ctx, "here", events.DefaultNamespace, 0); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := d.Add(ctx, "there", "", 0); err != nil {
-		t.Fatal(err)
-	}
-	if err := d.Override(ctx, widgets(t), "here", "there", false); err != nil {
-		t.Fatal(err)
-	}
+	d := testenv.Must(cells.OpenOrNew(ctx, client))(t)
+	testenv.Must(d.Add(ctx, "here", events.DefaultNamespace, 0))(t)
+	testenv.Must(d.Add(ctx, "there", "", 0))(t)
+	must(t, d.Override(ctx, widgets(t), "here", "there", false))
 	return d
 }
 
 func widgets(t *testing.T) events.RepoPath {
 	t.Helper()
-	repo, err := events.ParseRepoPath("acme/widgets")
-	if err != nil {
-		t.Fatal(err)
-	}
+	repo := testenv.Must(events.ParseRepoPath("acme/widgets"))(t)
 	return repo
 }
 
@@ -84,10 +73,7 @@ func TestRawEntryOfAnotherCellIsForwarded(t *testing.T) {
 		if id != "" {
 			values = append(values, "id", id)
 		}
-		entry, err := client.XAdd(ctx, &redis.XAddArgs{Stream: topic, Values: values}).Result()
-		if err != nil {
-			t.Fatal(err)
-		}
+		entry := testenv.Must(client.XAdd(ctx, &redis.XAddArgs{Stream: topic, Values: values}).Result())(t)
 		if id == "" {
 			id = entry
 		}
@@ -125,17 +111,12 @@ func TestEntryIsForwardedOnceIfTheWorkerDiesBetweenTheSteps(t *testing.T) {
 
 	own := anotherClient(client) // its connections end with the worker
 	sub := newSubscriber(t, own, func(cfg *stream.SubscriberConfig) { cfg.MaxIdleTime = time.Second })
-	messages, err := sub.Subscribe(ctx, topic)
-	if err != nil {
-		t.Fatal(err)
-	}
+	messages := testenv.Must(sub.Subscribe(ctx, topic))(t)
 	msg := <-messages
 	if to, err := forwarder.Forward(msg, entry, widgets(t)); to != "there" || err != nil {
 		t.Fatalf("%q, %v", to, err)
 	}
-	if err := own.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, own.Close())
 
 	run(t, forwarding(t, client, d, never(t)))
 	stopWhen(t, func() bool { return settledHere(client) })

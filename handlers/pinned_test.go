@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"lockstep/events"
+	"lockstep/internal/testenv"
 )
 
 // history creates acme/widgets with commits that are sent by their hash, the last of them on main.
@@ -113,8 +114,7 @@ func TestPinnedCommitsAreNotCoalesced(t *testing.T) {
 		"a commit covers the same commit, always":    {commit, []waiting{{"2-0", commit, true}, {"3-0", pin, false}, {"4-0", tip, false}, {"99-0", commit, true}}},
 		"a pin of another ref is no obstacle":        {tip, []waiting{{"2-0", events.Change{URL: url, Ref: mustRef("dev"), After: commits[0], Pin: true}, false}, {"3-0", tip, true}}},
 	} {
-		outcome, err := w.outcome("1-0", tc.job)
-		must(t, err)
+		outcome := testenv.Must(w.outcome("1-0", tc.job))(t)
 		for _, other := range tc.others {
 			covered := false
 			if outcome.Covers != nil {

@@ -2,7 +2,6 @@ package handlers_test
 
 import (
 	"context"
-	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -10,6 +9,7 @@ import (
 	"time"
 
 	"lockstep/events"
+	"lockstep/internal/testenv"
 	"lockstep/internal/watch"
 )
 
@@ -40,43 +40,6 @@ func cutTag(ref events.Ref) (string, bool) {
 	const tags = "refs/tags/"
 	text := ref.String()
 	return text[min(len(tags), len(text)):], len(text) > len(tags) && text[:len(tags)] == tags
-}
-
-// Of tags, the last by version are kept; each older one is removed once.
-func TestPatternKeepsLatestTags(t *testing.T) {
-	w := newWorld(t)
-	first := w.create(map[string]string{"a": "1"})
-	w.limit("release", "refs/tags/v*", 20)
-	for n := range 20 {
-		w.tag(first, fmt.Sprintf("v1.%d", n))
-	}
-	if changes := w.due("a-0"); len(changes) != 20 || len(w.publishedTags()) != 20 {
-		t.Fatalf("requested %q, published %q; want 20 tags", requested(changes), w.publishedTags())
-	}
-	w.tag(first, "v2.0", "v2.1")
-	if got := requested(w.due("b-0")); got != "pushed release refs/tags/v2.0, pushed release refs/tags/v2.1, removed  refs/tags/v1.0, removed  refs/tags/v1.1" {
-		t.Errorf("requested %q, want the new tags, and the oldest removed", got)
-	}
-	if got := requested(w.due("c-0")); got != "" || len(w.publishedTags()) != 20 {
-		t.Errorf("requested %q, published %q; want no more", got, w.publishedTags())
-	}
-}
-
-// A webhook may publish an old tag before the first poll has listed newer ones. The poll removes it.
-func TestOldTagIsReplacedByFirstPoll(t *testing.T) {
-	w := newWorld(t)
-	first := w.create(map[string]string{"a": "1"})
-	release := w.limit("release", "refs/tags/v*", 20)
-	for n := range 30 {
-		w.tag(first, fmt.Sprintf("v1.%d", n))
-	}
-	w.hook("1-0", release, "refs/tags/v1.3")
-	if changes := w.due("a-0"); len(changes) != 21 || changes[20].Type != events.ChangeRemoved || len(w.publishedTags()) != 20 {
-		t.Errorf("requested %q, published %q; want the last 20, and the one from the webhook removed", requested(changes), w.publishedTags())
-	}
-	if got := requested(w.due("b-0")); got != "" {
-		t.Errorf("requested %q, want nothing", got)
-	}
 }
 
 // Each sync and poll that the remote answers is recorded, also if nothing has changed, and none that it refuses.
@@ -113,10 +76,8 @@ func TestManualSyncIsKeptWhenCoalesced(t *testing.T) {
 	w.latest = "9-0"
 	w.watch("docs", "")
 	dev := w.watch("docs", "dev")
-	change, err := dev.Change("c1", "/test", mustRef("dev"), "")
-	must(t, err)
-	outcome, err := w.outcome("1-0", change)
-	must(t, err)
+	change := testenv.Must(dev.Change("c1", "/test", mustRef("dev"), ""))(t)
+	outcome := testenv.Must(w.outcome("1-0", change))(t)
 	byHand := w.job("2-0", events.Change{URL: dev.URL, App: "docs", Ref: mustRef("dev")})
 	covered, ok := outcome.Covers(context.Background(), byHand)
 	if !ok {

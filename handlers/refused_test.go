@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"lockstep/events"
+	"lockstep/internal/testenv"
 )
 
 // githubApp sets the variables of the credential "app", which is a GitHub App, and returns how many tokens it was issued. Its API
@@ -28,8 +29,7 @@ func (w *world) githubApp(urls string, tokens ...string) (issued *atomic.Int64) 
 		_ = json.NewEncoder(res).Encode(token)
 	}))
 	w.t.Cleanup(api.Close)
-	key, err := rsa.GenerateKey(rand.Reader, 1024)
-	must(w.t, err)
+	key := testenv.Must(rsa.GenerateKey(rand.Reader, 1024))(w.t)
 	block := &pem.Block{Type: "RSA PRIVATE KEY", Bytes: x509.MarshalPKCS1PrivateKey(key)}
 	for name, text := range map[string]string{
 		"APP_ID": "7", "INSTALLATION_ID": "42", "PRIVATE_KEY": string(pem.EncodeToMemory(block)), "URL": api.URL,

@@ -11,6 +11,7 @@ import (
 
 	"lockstep/events"
 	"lockstep/internal/ext/signatures"
+	"lockstep/internal/testenv"
 	"lockstep/internal/watch"
 )
 
@@ -23,8 +24,7 @@ func (w *world) noRewind(app, ref string) watch.Watch {
 
 func (w *world) refused() []string {
 	w.t.Helper()
-	known, err := w.states.Load(w.t.Context(), w.repo())
-	must(w.t, err)
+	known := testenv.Must(w.states.Load(w.t.Context(), w.repo()))(w.t)
 	return known.Summary(time.Now()).Refused
 }
 
@@ -86,8 +86,7 @@ func TestNoRewindOutlivesWhatIsPublished(t *testing.T) {
 			w.force(commits[1])
 		}},
 		"a branch whose tree is gone": {"dev", "refs/heads/dev", "widgets@dev", func(w *world, commits []string) {
-			dir, err := filepath.EvalSymlinks(filepath.Join(w.root, "acme/widgets@dev"))
-			must(w.t, err)
+			dir := testenv.Must(filepath.EvalSymlinks(filepath.Join(w.root, "acme/widgets@dev")))(w.t)
 			must(w.t, os.RemoveAll(dir))
 			w.branch(commits[1], "dev")
 		}},

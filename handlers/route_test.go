@@ -14,6 +14,7 @@ import (
 	"lockstep/events"
 	"lockstep/events/stream"
 	"lockstep/internal/redistest"
+	"lockstep/internal/testenv"
 	"lockstep/locking"
 	"lockstep/router"
 )
@@ -47,10 +48,7 @@ func newSubscriber(t *testing.T, client redis.UniversalClient, change ...func(*s
 	for _, c := range change {
 		c(&cfg)
 	}
-	sub, err := stream.NewSubscriber(cfg, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	sub := testenv.Must(stream.NewSubscriber(cfg, nil))(t)
 	t.Cleanup(func() { _ = sub.Close() })
 	return sub
 }
@@ -64,10 +62,7 @@ func anotherClient(client redis.UniversalClient) redis.UniversalClient {
 // run runs the router until the test ends.
 func run(t *testing.T, routes ...router.Route) *message.Router {
 	t.Helper()
-	r, err := router.New(router.Config{Routes: routes, Log: quiet()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := testenv.Must(router.New(router.Config{Routes: routes, Log: quiet()}))(t)
 	stopped := make(chan error, 1)
 	go func() { stopped <- r.Run(context.Background()) }()
 	t.Cleanup(func() {
@@ -84,30 +79,19 @@ func run(t *testing.T, routes ...router.Route) *message.Router {
 
 func publishTo(t *testing.T, pub message.Publisher, topic, id string, payload []byte) {
 	t.Helper()
-	if err := pub.Publish(topic, message.NewMessage(id, payload)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, pub.Publish(topic, message.NewMessage(id, payload)))
 }
 
 func newPublisher(t *testing.T, client redis.UniversalClient) *stream.Publisher {
 	t.Helper()
-	pub, err := stream.NewPublisher(stream.PublisherConfig{Client: client}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	pub := testenv.Must(stream.NewPublisher(stream.PublisherConfig{Client: client}, nil))(t)
 	return pub
 }
 
 func changeOf(t *testing.T, id, repo string) []byte {
 	t.Helper()
-	c, err := events.NewChange(events.Change{ID: id, URL: "https://example.com/" + repo + ".git"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	document, err := json.Marshal(c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := testenv.Must(events.NewChange(events.Change{ID: id, URL: "https://example.com/" + repo + ".git"}))(t)
+	document := testenv.Must(json.Marshal(c))(t)
 	return document
 }
 

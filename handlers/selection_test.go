@@ -9,8 +9,8 @@ import (
 	"testing"
 
 	"lockstep/events"
-	"lockstep/internal/gitserver"
 	"lockstep/internal/state"
+	"lockstep/internal/testenv"
 	"lockstep/internal/watch"
 )
 
@@ -31,8 +31,7 @@ func (w *world) limit(app, ref string, maxRefs int) watch.Watch {
 // hook handles the change that a webhook for a ref of a watch leads to.
 func (w *world) hook(entry string, of watch.Watch, ref string) events.Result {
 	w.t.Helper()
-	change, err := of.Change("hook", "/hooks/github", mustRef(ref), "")
-	must(w.t, err)
+	change := testenv.Must(of.Change("hook", "/hooks/github", mustRef(ref), ""))(w.t)
 	return w.mustHandle(entry, change)
 }
 
@@ -65,85 +64,8 @@ func (w *world) names() string {
 
 func (w *world) leftOut() []state.LeftOut {
 	w.t.Helper()
-	known, err := w.states.Load(context.Background(), w.repo())
-	must(w.t, err)
+	known := testenv.Must(w.states.Load(context.Background(), w.repo()))(w.t)
 	return known.LeftOut()
-}
-
-// TestPollKeepsBranchesOfWebhooks publishes branches by webhook. They stay at the next poll, as they exist.
-func TestPollKeepsBranchesOfWebhooks(t *testing.T) {
-	w := newWorld(t)
-	first := w.create(map[string]string{"a": "1"})
-	all := w.watch("ci", "refs/heads/*")
-	for n := range 25 {
-		name := fmt.Sprintf("b%02d", n)
-		w.branch(first, name)
-		w.hook(fmt.Sprintf("%d-0", n+1), all, name)
-	}
-	if got := requested(w.due("a-0")); got != "pushed ci refs/heads/main" {
-		t.Errorf("the poll requested %q, want the branches kept, and the default branch", got)
-	}
-	if left := w.leftOut(); len(left) > 0 {
-		t.Errorf("left out: %+v", left)
-	}
-}
-
-// TestPatternKeepsBranchesThatChangedLast has more branches than a pattern keeps.
-func TestPatternKeepsBranchesThatChangedLast(t *testing.T) {
-	w := newWorld(t)
-	first := w.create(map[string]string{"a": "1"})
-	w.branch(first, "a", "b", "c", "d")
-	all := w.limit("ci", "refs/heads/*", 3)
-	w.settle("a")
-	if got := w.names(); got != "a b c" {
-		t.Errorf("published %q, want the first by name, as all are equally old", got)
-	}
-	left := w.leftOut()
-	if len(left) != 1 || left[0].Count != 2 || strings.Join(left[0].Refs, " ") != "refs/heads/d refs/heads/main" || left[0].Reason != state.BeyondMaxRefs {
-		t.Errorf("left out: %+v", left)
-	}
-	if r := w.mustHandle("poll-0", events.Change{Type: events.ChangeDue, Repo: w.repo()}); r.LeftOut != 2 {
-		t.Errorf("the poll counts %d refs left out", r.LeftOut)
-	}
-	push := func(branch string) {
-		_, err := w.git.Commit(context.Background(), "acme/widgets", branch, gitserver.Edit{Write: map[string]string{branch: w.latest + "1"}})
-		must(t, err)
-	}
-
-	push("a")
-	push("d")
-	w.hook("b-0", all, "a")
-	w.hook("c-0", all, "d")
-	if got := requested(w.next); got != "due" {
-		t.Errorf("the sync of a fourth branch requested %q, want a poll", got)
-	}
-	if got := w.settle("d"); len(got) != 1 || got[0] != "removed  refs/heads/c" || w.names() != "a b d" {
-		t.Errorf("polls requested %q, published %q; want the branch that is the oldest, and the last of these by name, removed", got, w.names())
-	}
-
-	push("c") // no webhook
-	if got := w.settle("e"); len(got) != 1 || got[0] != "pushed ci refs/heads/c, removed  refs/heads/b" || w.names() != "a c d" {
-		t.Errorf("polls requested %q, published %q; want the branch that has changed instead of the oldest", got, w.names())
-	}
-	w.branch(first, "0new")
-	if got := w.settle("f"); len(got) != 1 || got[0] != "pushed ci refs/heads/0new, removed  refs/heads/a" || w.names() != "0new c d" {
-		t.Errorf("polls requested %q, published %q; want the new branch instead of the oldest", got, w.names())
-	}
-}
-
-// TestEvictedBranchDoesNotComeBack removes a branch from a watch's refs that was changed by a webhook after the last poll.
-func TestEvictedBranchDoesNotComeBack(t *testing.T) {
-	w := newWorld(t)
-	first := w.create(map[string]string{"a": "1"})
-	all := w.limit("ci", "refs/heads/*", 2)
-	w.settle("a")
-	for n, name := range []string{"c", "b", "a", "d"} {
-		w.branch(first, name)
-		w.hook(fmt.Sprintf("b%d-0", n), all, name)
-	}
-	if got := w.settle("c"); len(got) != 1 || w.names() != "a d" {
-		t.Errorf("polls requested %q, published %q; want the last two", got, w.names())
-	}
 }
 
 // TestTagBeyondLimitIsRefused handles a webhook for a tag that the next poll would remove.
@@ -156,8 +78,7 @@ func TestTagBeyondLimitIsRefused(t *testing.T) {
 		t.Errorf("polls requested %q, published %q", got, w.names())
 	}
 	w.tag(first, "v1.2")
-	change, err := release.Change("c1", "/hooks/github", mustRef("refs/tags/v1.2"), first)
-	must(t, err)
+	change := testenv.Must(release.Change("c1", "/hooks/github", mustRef("refs/tags/v1.2"), first))(t)
 	if _, err := w.handle("b-0", change); events.ClassOf(err) != events.ClassBusy || !strings.Contains(err.Error(), "max-refs") {
 		t.Errorf("error %v, want class unwatched", err)
 	}
@@ -184,8 +105,7 @@ func TestBranchBuiltAnewHasNotChanged(t *testing.T) {
 	w.hook("b-0", all, "a")
 	w.settle("c")
 	all.Depth = events.DepthFull
-	_, err := w.watches.Put(context.Background(), all)
-	must(t, err)
+	testenv.Must(w.watches.Put(context.Background(), all))(t)
 	w.hook("d-0", all, "main")
 	w.branch(first, "b")
 	w.hook("e-0", all, "b")

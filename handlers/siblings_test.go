@@ -14,6 +14,7 @@ import (
 	"lockstep/events"
 	"lockstep/events/stream"
 	"lockstep/handlers"
+	"lockstep/internal/testenv"
 	"lockstep/router"
 )
 
@@ -21,14 +22,8 @@ import (
 func publishChange(t *testing.T, client redis.UniversalClient, c events.Change) string {
 	t.Helper()
 	c.URL = "https://example.com/acme/widgets.git"
-	c, err := events.NewChange(c)
-	if err != nil {
-		t.Fatal(err)
-	}
-	document, err := json.Marshal(c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c = testenv.Must(events.NewChange(c))(t)
+	document := testenv.Must(json.Marshal(c))(t)
 	entry, err := newPublisher(t, client).Add(context.Background(), topic, message.NewMessage(c.ID, document))
 	if err != nil {
 		t.Fatal(err)
@@ -38,12 +33,9 @@ func publishChange(t *testing.T, client redis.UniversalClient, c events.Change) 
 
 // coalescing is a route of changes whose key is the repository. The first handler waits until it has the
 // given number of siblings.
-func coalescing(t *testing.T, client redis.UniversalClient, siblings int, handler handlers.Handler, observe ...func(handlers.Event)) router.Route {
+func coalescing(t *testing.T, client redis.UniversalClient, siblings int, handler handlers.Handler) router.Route {
 	t.Helper()
 	changes := &handlers.Changes{Namespace: events.DefaultNamespace, Log: quiet(), Handler: handler}
-	for _, o := range observe {
-		changes.Observe = o
-	}
 	sub, err := stream.NewSubscriber(stream.SubscriberConfig{Client: client, Reader: anotherClient(client), Prefix: prefix, ConsumerGroup: "workers", Log: quiet(),
 		Key: changes.Key, Window: 16, MaxIdleTime: time.Hour}, nil) // so that no parked change comes back by itself, however slow the machine is
 	if err != nil {
@@ -96,14 +88,8 @@ func TestCoveredChangesAreSettledAlong(t *testing.T) {
 	})
 	resultsOf := map[string]int{}
 	for _, entry := range client.XRange(ctx, events.DefaultNamespace.Results(), "-", "+").Val() {
-		msg, err := redisstream.DefaultMarshallerUnmarshaller{}.Unmarshal(entry.Values)
-		if err != nil {
-			t.Fatal(err)
-		}
-		result, err := events.ParseResult(msg.Payload)
-		if err != nil {
-			t.Fatal(err)
-		}
+		msg := testenv.Must(redisstream.DefaultMarshallerUnmarshaller{}.Unmarshal(entry.Values))(t)
+		result := testenv.Must(events.ParseResult(msg.Payload))(t)
 		resultsOf[result.Deliveries[0]]++
 	}
 	for n := range total {

@@ -13,6 +13,7 @@ import (
 	"lockstep/events"
 	"lockstep/events/stream"
 	"lockstep/handlers"
+	"lockstep/internal/testenv"
 	"lockstep/router"
 )
 
@@ -21,14 +22,8 @@ func resultsByChange(t *testing.T, client redis.UniversalClient) map[string]even
 	t.Helper()
 	all := map[string]events.Result{}
 	for _, entry := range client.XRange(context.Background(), events.DefaultNamespace.Results(), "-", "+").Val() {
-		msg, err := redisstream.DefaultMarshallerUnmarshaller{}.Unmarshal(entry.Values)
-		if err != nil {
-			t.Fatal(err)
-		}
-		result, err := events.ParseResult(msg.Payload)
-		if err != nil {
-			t.Fatal(err)
-		}
+		msg := testenv.Must(redisstream.DefaultMarshallerUnmarshaller{}.Unmarshal(entry.Values))(t)
+		result := testenv.Must(events.ParseResult(msg.Payload))(t)
 		all[result.Deliveries[0]] = result
 	}
 	return all

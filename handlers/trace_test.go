@@ -18,6 +18,7 @@ import (
 	"lockstep/events/stream"
 	"lockstep/handlers"
 	"lockstep/internal/changes"
+	"lockstep/internal/testenv"
 	"lockstep/locking"
 	"lockstep/router"
 )
@@ -40,15 +41,10 @@ func publishTraced(t *testing.T, client redis.UniversalClient, id string) trace.
 	if err != nil {
 		t.Fatal(err)
 	}
-	msg, err := changes.Message(c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	msg := testenv.Must(changes.Message(c))(t)
 	at := trace.NewSpanContext(trace.SpanContextConfig{TraceID: trace.TraceID{1, id[len(id)-1]}, SpanID: trace.SpanID{7}, TraceFlags: trace.FlagsSampled})
 	msg.Metadata.Set("traceparent", "00-"+at.TraceID().String()+"-"+at.SpanID().String()+"-01")
-	if _, err := newPublisher(t, client).Add(t.Context(), topic, msg); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(newPublisher(t, client).Add(t.Context(), topic, msg))(t)
 	return at
 }
 
@@ -84,87 +80,13 @@ func parentOf(span sdktrace.ReadOnlySpan) string {
 	return "00-" + span.SpanContext().TraceID().String() + "-" + span.SpanContext().SpanID().String() + "-01"
 }
 
-func TestDeliveryAndItsResultJoinPublishersTrace(t *testing.T) {
-	t.Parallel()
-	ctx, client := t.Context(), startRedis(t)
-	tracer, recorder := recording(t)
-	publisher := publishTraced(t, client, "c1")
-	phases := make(chan events.Phase, 10)
-	changes := &handlers.Changes{Namespace: events.DefaultNamespace, Source: "/lockstep/worker/w1", Log: quiet(),
-		Observe: func(e handlers.Event) {
-			if e.Kind == handlers.Progressed {
-				phases <- e.Progress.Phase
-			}
-		},
-		Handler: func(_ context.Context, job handlers.Job) (handlers.Outcome, error) {
-			if job.Change.ID != "c1" {
-				return handlers.Outcome{Result: job.Result(events.ResultSynced)}, nil
-			}
-			job.Progress(events.Progress{Phase: events.PhaseList})
-			job.Progress(events.Progress{Phase: events.PhaseFetch, Done: 1, Unit: "bytes"})
-			job.Progress(events.Progress{Phase: events.PhaseFetch, Done: 99, Unit: "bytes"})
-			job.Progress(events.Progress{Phase: events.PhasePublish})
-			next, err := events.NewChange(events.Change{ID: "c2", URL: "https://example.com/acme/widgets.git"})
-			return handlers.Outcome{Result: job.Result(events.ResultSynced), Changes: []events.Change{next}}, err
-		}}
-	run(t, router.Route{Name: "changes", Topic: topic, Subscriber: newSubscriber(t, client), Handler: changes.Handle, Tracer: tracer,
-		Locker: newLocker(t, client, 5*time.Second), Request: changes.Request,
-		Dispose: changes.Dispose(router.Retry{})})
-
-	both := ended(t, recorder, process, 2)
-	first, second := both[0], both[1]
-	if attr(first, "lockstep.job") == "c2" { // the second may end first
-		first, second = second, first
-	}
-	if first.Parent().SpanID() != publisher.SpanID() || first.SpanContext().TraceID() != publisher.TraceID() || !first.Parent().IsRemote() {
-		t.Errorf("the parent is %v, want the publisher's %v", first.Parent(), publisher)
-	}
-	if second.Parent().SpanID() != first.SpanContext().SpanID() {
-		t.Errorf("the requested change has the parent %v, want %v", second.Parent(), first.SpanContext())
-	}
-	for key, want := range map[string]string{
-		"messaging.system": "redis", "messaging.destination.name": topic, "messaging.consumer.group.name": "workers",
-		"lockstep.repo": "acme/widgets", "lockstep.job": "c1", "lockstep.app": "docs", "lockstep.operation": "sync",
-		"lockstep.attempt": "1", "lockstep.outcome": "unchanged", "lockstep.end": "settled", "lockstep.worker": "/lockstep/worker/w1",
-	} {
-		if got := attr(first, key); got != want {
-			t.Errorf("%s is %q, want %q", key, got, want)
-		}
-	}
-	if attr(first, "messaging.message.id") == "" || attr(first, "lockstep.fence") == "" || first.SpanKind() != trace.SpanKindConsumer {
-		t.Errorf("span %v has no entry, no fence or not its kind", first.Attributes())
-	}
-	var steps []string
-	for _, span := range recorder.Ended() {
-		if span.Parent().SpanID() == first.SpanContext().SpanID() && span.Name() != process {
-			steps = append(steps, span.Name())
-		}
-		if span.Name() == "fetch" && attr(span, "lockstep.bytes") != "99" {
-			t.Errorf("fetch has %v, want 99 bytes", span.Attributes())
-		}
-	}
-	if want := []string{"lease wait", "list", "fetch", "publish", "settle"}; !slices.Equal(steps, want) {
-		t.Errorf("steps %q, want %q", steps, want)
-	}
-	if len(phases) != 4 {
-		t.Errorf("%d progress events, want 4", len(phases))
-	}
-	result := client.XRange(ctx, events.DefaultNamespace.Results(), "-", "+").Val()[0]
-	if got := traceOf(result); got != parentOf(first) {
-		t.Errorf("the result carries %q, want %q", got, parentOf(first))
-	}
-}
-
 func TestSpanStatusIsErrorForFailureNotForContention(t *testing.T) {
 	t.Parallel()
 	client := startRedis(t)
 	tracer, recorder := recording(t)
 	publishTraced(t, client, "c1")
 	held := newLocker(t, client, time.Minute)
-	leases, err := held.AcquireAll(t.Context(), locking.Request{Key: "acme/widgets", Job: "other"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	leases := testenv.Must(held.AcquireAll(t.Context(), locking.Request{Key: "acme/widgets", Job: "other"}))(t)
 	changes := &handlers.Changes{Namespace: events.DefaultNamespace, Log: quiet(), Handler: func(_ context.Context, job handlers.Job) (handlers.Outcome, error) {
 		job.Progress(events.Progress{Phase: events.PhaseFetch})
 		return handlers.Outcome{}, errors.New("a hiccup")
@@ -184,9 +106,7 @@ func TestSpanStatusIsErrorForFailureNotForContention(t *testing.T) {
 	if waited.Status().Code != codes.Unset || attr(waited, "lockstep.end") != "deferred" {
 		t.Errorf("lock timeout: %v %v", waited.Status(), waited.Attributes())
 	}
-	if err := leases.Release(context.Background()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, leases.Release(context.Background()))
 	var ends []string
 	stopWhen(t, func() bool {
 		ends = nil
@@ -242,10 +162,7 @@ func TestCoalescedChangeKeepsItsTraceWithALink(t *testing.T) {
 	carried[parentOf(answer)] = true
 	for _, entry := range client.XRange(ctx, events.DefaultNamespace.Results(), "-", "+").Val() {
 		payload, _ := entry.Values["payload"].(string)
-		result, err := events.ParseResult([]byte(payload))
-		if err != nil {
-			t.Fatal(err)
-		}
+		result := testenv.Must(events.ParseResult([]byte(payload)))(t)
 		at, id := traceOf(entry), result.Deliveries[0]
 		if !carried[at] || at[3:35] != own[id].String() {
 			t.Errorf("the result of %s carries %q, want a span of its own trace %s", id, at, own[id])

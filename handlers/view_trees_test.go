@@ -17,7 +17,6 @@ import (
 	"lockstep/internal/testenv"
 	"lockstep/internal/volume"
 	"lockstep/internal/watch"
-	"lockstep/tree"
 )
 
 // watchTrees adds a watch whose views are published as trees.
@@ -90,8 +89,7 @@ func TestViewTreesAgainstOracle(t *testing.T) {
 		if i > 0 && random.IntN(6) == 0 {
 			continue // no webhook
 		}
-		change, err := argo.Change("c", "/test", events.Ref{}, "")
-		must(t, err)
+		change := testenv.Must(argo.Change("c", "/test", events.Ref{}, ""))(t)
 		entry := fmt.Sprintf("%d-0", i+1)
 		if random.IntN(4) == 0 {
 			w.handleUnsettled(entry, change)
@@ -177,43 +175,6 @@ func TestViewTreesComeAndGo(t *testing.T) {
 	w.unwatch(argo)
 }
 
-// The tree of a view's result can be opened, whatever has become of the view.
-func TestViewTreesOfResultsAreOpened(t *testing.T) {
-	w := newWorld(t)
-	first := w.create(map[string]string{"api/a": "1", "other": "1"})
-	argo := w.watchTrees("argo", "", map[string][]string{"api": {"api"}})
-	w.due("a-0")
-	w.push(map[string]string{"other": "2"})
-	change, err := argo.Change("c", "/test", events.Ref{}, "")
-	must(t, err)
-	r := w.mustHandle("b-0", change)
-	if len(w.more) != 0 || strings.Contains(r.Tree, "views") || r.Path != "acme/widgets" {
-		t.Errorf("%+v, %+v", r, w.more)
-	}
-	third := w.push(map[string]string{"api/a": "2"})
-	w.mustHandle("c-0", change)
-	result := w.more[0]
-	w.push(map[string]string{"api/a": "3"})
-	w.mustHandle("d-0", change)
-	opened, err := tree.OpenResult(w.root, result)
-	must(t, err)
-	content, err := fs.ReadFile(opened.FS(), "api/a")
-	must(t, err)
-	if string(content) != "2" || opened.Commit() != third || opened.Ref().String() != "refs/heads/main" || opened.Pin() == nil {
-		t.Errorf("read %q at %s of %s, not %s, %s", content, opened.Commit(), opened.Ref(), third, first)
-	}
-	must(t, opened.Close())
-	now, err := tree.Open(w.root, result.Path)
-	must(t, err)
-	defer now.Close()
-	if content, err := fs.ReadFile(now.FS(), "api/a"); err != nil || string(content) != "3" {
-		t.Errorf("read %q, %v", content, err)
-	}
-	if _, err := fs.Stat(now.FS(), "other"); err == nil {
-		t.Error("the view has a file of others")
-	}
-}
-
 // A view whose own tree was altered has a result that lists it whole; the others have none.
 func TestAlteredViewsHaveResults(t *testing.T) {
 	w := newWorld(t)
@@ -221,18 +182,15 @@ func TestAlteredViewsHaveResults(t *testing.T) {
 	argo := w.watchTrees("argo", "", map[string][]string{"a": {"a"}, "b": {"b"}})
 	w.due("a-0")
 	must(t, os.WriteFile(filepath.Join(w.root, "acme/widgets@~/argo/a/more"), nil, 0o644))
-	volume, err := volume.OpenVolume(w.root, volume.Config{})
-	must(t, err)
+	volume := testenv.Must(volume.OpenVolume(w.root, volume.Config{}))(t)
 	defer volume.Close()
 	w.fence++
-	report, err := volume.Verify(context.Background(), verifyRequest(w))
-	must(t, err)
+	report := testenv.Must(volume.Verify(context.Background(), verifyRequest(w)))(t)
 	if report.Found != 1 || len(report.Marked) != 1 {
 		t.Errorf("report %+v", report)
 	}
 	w.push(map[string]string{"b/f": "2"})
-	change, err := argo.Change("c", "/test", events.Ref{}, "")
-	must(t, err)
+	change := testenv.Must(argo.Change("c", "/test", events.Ref{}, ""))(t)
 	r := w.mustHandle("b-0", change)
 	if got := w.told(); got != "a: added a/f, added a/g (full); b: added b/f (full)" || *r.Views != (events.ViewCounts{Changed: 2}) {
 		t.Errorf("%s, %+v", got, r.Views)

@@ -109,8 +109,7 @@ func TestViewsAgainstOracle(t *testing.T) {
 		if i > 0 && random.IntN(6) == 0 {
 			continue // no webhook
 		}
-		change, err := argo.Change("c", "/test", events.Ref{}, "")
-		must(t, err)
+		change := testenv.Must(argo.Change("c", "/test", events.Ref{}, ""))(t)
 		entry := fmt.Sprintf("%d-0", i+1)
 		if random.IntN(8) == 0 {
 			w.handleUnsettled(entry, change)
@@ -160,8 +159,7 @@ type viewPusher struct {
 
 func (p *viewPusher) mustGit(args ...string) string {
 	p.t.Helper()
-	out, err := p.git.Git(context.Background(), "acme/widgets", "", args...)
-	must(p.t, err)
+	out := testenv.Must(p.git.Git(context.Background(), "acme/widgets", "", args...))(p.t)
 	return out
 }
 

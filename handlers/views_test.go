@@ -14,14 +14,14 @@ import (
 	"lockstep/internal/ext/submodules"
 	"lockstep/internal/ext/views"
 	"lockstep/internal/gitserver"
+	"lockstep/internal/testenv"
 	"lockstep/internal/view"
 	"lockstep/internal/watch"
 )
 
 func viewSet(t *testing.T, views map[string][]string) *view.Set {
 	t.Helper()
-	set, err := view.New(views)
-	must(t, err)
+	set := testenv.Must(view.New(views))(t)
 	return set
 }
 
@@ -73,8 +73,7 @@ func TestViewsHaveResultsOfTheirOwn(t *testing.T) {
 	}
 	sync := func(entry string) events.Result {
 		t.Helper()
-		change, err := argo.Change("c", "/test", events.Ref{}, "")
-		must(t, err)
+		change := testenv.Must(argo.Change("c", "/test", events.Ref{}, ""))(t)
 		return w.mustHandle(entry, change)
 	}
 	second := w.push(map[string]string{"web/index.html": "2", "README": "2"})
@@ -101,8 +100,7 @@ func TestViewsHaveResultsOfTheirOwn(t *testing.T) {
 		{gitserver.Edit{Delete: []string{"nothing"}}, "none: deleted nothing/x"},
 		{gitserver.Edit{Parent: second}, "api: added lib/a.go, mode api/main.go; code: mode api/main.go, renamed lib/a.go; web: added web/index.html, deleted web"},
 	} {
-		_, err := w.git.Commit(context.Background(), "acme/widgets", gitserver.Main, edit.Edit)
-		must(t, err)
+		testenv.Must(w.git.Commit(context.Background(), "acme/widgets", gitserver.Main, edit.Edit))(t)
 		sync("d-0")
 		if got := sorted(w.told()); got != sorted(edit.want) {
 			t.Errorf("%+v: %s, want %s", edit.Edit, got, edit.want)
@@ -126,8 +124,7 @@ func TestCoveredChangesCountViews(t *testing.T) {
 	w.watchViews("argo", "", map[string][]string{"a": {"a"}, "b": {"b"}})
 	w.latest = "8-0"
 	change := events.Change{URL: w.git.URL("acme/widgets"), App: "argo"}
-	outcome, err := w.outcome("1-0", change)
-	must(t, err)
+	outcome := testenv.Must(w.outcome("1-0", change))(t)
 	covered, ok := outcome.Covers(context.Background(), w.job("2-0", change))
 	if !ok || covered.Result.Views == nil || *covered.Result.Views != (events.ViewCounts{Unchanged: 2}) || len(covered.More) > 0 {
 		t.Errorf("covered %v: %+v", ok, covered.Result.Views)
@@ -160,28 +157,6 @@ func sorted(told string) string {
 		views[i] = name + ": " + strings.Join(list, ", ")
 	}
 	return strings.Join(views, "; ")
-}
-
-// A worker that dies between publishing and settling leaves nothing: the next one gives the same results.
-func TestUnsettledViewsAreComparedAgain(t *testing.T) {
-	w := newWorld(t)
-	w.create(map[string]string{"api/a": "1", "web/a": "1"})
-	argo := w.watchViews("argo", "", map[string][]string{"api": {"api"}, "web": {"web"}})
-	w.polled("a-0")
-	w.push(map[string]string{"api/a": "2"})
-	change, err := argo.Change("c", "/test", events.Ref{}, "")
-	must(t, err)
-	died, err := w.outcome("b-0", change)
-	must(t, err)
-	w.handleUnsettled("b-0", change)
-	w.mustHandle("b-0", change)
-	if got := w.told(); got != "api: modified api/a" || w.more[0].ID != died.Result.ID+"/api" {
-		t.Errorf("after two crashes: %s, %+v", got, w.more)
-	}
-	w.mustHandle("b-0", change) // repeated after it was settled
-	if got := w.told(); got != "" {
-		t.Errorf("repeated: %s", got)
-	}
 }
 
 // Adding or changing a view wakes that view only.
@@ -237,8 +212,7 @@ func TestRemovedRefForgetsItsViews(t *testing.T) {
 		must(t, w.git.DeleteRef(ctx, "acme/widgets", "refs/heads/dev"))
 		w.missTwice(fmt.Sprintf("b%d-0", round))
 		w.polled(fmt.Sprintf("c%d-0", round))
-		fields, err := w.redis.HKeys(ctx, events.DefaultNamespace.Views(w.repo())).Result()
-		must(t, err)
+		fields := testenv.Must(w.redis.HKeys(ctx, events.DefaultNamespace.Views(w.repo())).Result())(t)
 		slices.Sort(fields)
 		if want := []string{"refs/heads/main:argo", "refs/heads/main:argo:v"}; !slices.Equal(fields, want) {
 			t.Errorf("round %d: kept %q, want %q", round, fields, want)
@@ -272,8 +246,7 @@ func TestViewsMoveWithTheirRepository(t *testing.T) {
 
 func (w *world) viewFields() []string {
 	w.t.Helper()
-	fields, err := w.redis.HKeys(context.Background(), events.DefaultNamespace.Views(w.repo())).Result()
-	must(w.t, err)
+	fields := testenv.Must(w.redis.HKeys(context.Background(), events.DefaultNamespace.Views(w.repo())).Result())(w.t)
 	slices.Sort(fields)
 	return fields
 }
@@ -286,8 +259,7 @@ func TestViewsNobodyHasAreForgotten(t *testing.T) {
 	argo := w.watchViews("argo", "", map[string][]string{"v": {"a"}})
 	w.watchViews("flux", "", map[string][]string{"v": {"a"}})
 	w.polled("a-0")
-	_, err := w.watches.Remove(ctx, argo.Key())
-	must(t, err)
+	testenv.Must(w.watches.Remove(ctx, argo.Key()))(t)
 	if told := w.polled("b-0"); told != "" {
 		t.Errorf("the removal of a watch told %q", told)
 	}
@@ -316,15 +288,12 @@ func (w *world) removeObject(store, path string) {
 	dir := filepath.Join(w.root, ".lockstep/repos/acme/widgets/stores", store)
 	git := func(stdin string, args ...string) string {
 		w.t.Helper()
-		out, err := gitserver.Git(context.Background(), dir, stdin, args...)
-		must(w.t, err)
+		out := testenv.Must(gitserver.Git(context.Background(), dir, stdin, args...))(w.t)
 		return out
 	}
-	packs, err := filepath.Glob(filepath.Join(dir, "objects/pack/*.pack"))
-	must(w.t, err)
+	packs := testenv.Must(filepath.Glob(filepath.Join(dir, "objects/pack/*.pack")))(w.t)
 	for _, pack := range packs {
-		content, err := os.ReadFile(pack)
-		must(w.t, err)
+		content := testenv.Must(os.ReadFile(pack))(w.t)
 		must(w.t, os.Remove(pack))
 		must(w.t, os.Remove(strings.TrimSuffix(pack, "pack")+"idx"))
 		git(string(content), "unpack-objects", "-q")

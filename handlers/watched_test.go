@@ -31,9 +31,7 @@ func (w *world) watchAs(of watch.Watch, ref string) watch.Watch {
 	if of, err = watch.New(of); err != nil {
 		w.t.Fatal(err)
 	}
-	if _, err := w.watches.Put(context.Background(), of); err != nil {
-		w.t.Fatal(err)
-	}
+	testenv.Must(w.watches.Put(context.Background(), of))(w.t)
 	return of
 }
 
@@ -48,10 +46,7 @@ func (w *world) unwatch(of watch.Watch) {
 // removed.
 func (w *world) due(entry string) []events.Change {
 	w.t.Helper()
-	repo, err := events.ParseRepoPath("acme/widgets")
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	repo := testenv.Must(events.ParseRepoPath("acme/widgets"))(w.t)
 	before, _, err := w.handlers.Volume.Published(repo)
 	must(w.t, err)
 	if r := w.mustHandle(entry, events.Change{Type: events.ChangeDue, Repo: repo}); r.Type != events.ResultPolled || r.Due != len(w.next) {
@@ -96,9 +91,7 @@ func TestPollCatchesMissedWebhooks(t *testing.T) {
 	w.watch("scan", "")
 	w.watch("scan", "dev")
 	for _, tag := range []string{"v1.9.0", "v1.10.0", "other"} {
-		if err := w.git.Tag(ctx, "acme/widgets", tag, first); err != nil {
-			t.Fatal(err)
-		}
+		must(t, w.git.Tag(ctx, "acme/widgets", tag, first))
 	}
 	w.watch("release", "refs/tags/v*")
 	for name, step := range []struct {
@@ -132,10 +125,7 @@ func TestPollCatchesMissedWebhooks(t *testing.T) {
 }
 
 func (w *world) repo() events.RepoPath {
-	repo, err := events.ParseRepoPath("acme/widgets")
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	repo := testenv.Must(events.ParseRepoPath("acme/widgets"))(w.t)
 	return repo
 }
 
@@ -172,15 +162,11 @@ func TestPollForOneAppConcernsItAlone(t *testing.T) {
 	first := w.create(map[string]string{"a": "1"})
 	ctx := context.Background()
 	for _, tag := range []string{"v1", "v2"} {
-		if err := w.git.Tag(ctx, "acme/widgets", tag, first); err != nil {
-			t.Fatal(err)
-		}
+		must(t, w.git.Tag(ctx, "acme/widgets", tag, first))
 	}
 	w.watch("docs", "refs/tags/v1")
 	w.due("a-0")
-	if err := w.git.DeleteRef(ctx, "acme/widgets", "refs/tags/v1"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, w.git.DeleteRef(ctx, "acme/widgets", "refs/tags/v1"))
 	w.missTwice("a1-0")
 	w.watch("scan", "")
 	w.watch("ci", "refs/tags/v*")
@@ -244,8 +230,7 @@ func TestDeletedBranchIsUnpublished(t *testing.T) {
 	w := newWorld(t)
 	first := w.create(map[string]string{"a": "1"})
 	must(t, w.git.SetRef(context.Background(), "acme/widgets", "refs/heads/dev", first))
-	dev, err := events.ParseRef("dev")
-	must(t, err)
+	dev := testenv.Must(events.ParseRef("dev"))(t)
 	url := w.git.URL("acme/widgets")
 	w.mustHandle("1-0", events.Change{URL: url, App: "docs"})
 	w.mustHandle("2-0", events.Change{URL: url, App: "docs", Ref: dev})
@@ -257,102 +242,48 @@ func TestDeletedBranchIsUnpublished(t *testing.T) {
 	if r := w.mustHandle("4-0", removal); r.Type != events.ResultRemoved || r.Ref != dev {
 		t.Errorf("result %+v, want the ref removed", r)
 	}
-	known, err := w.states.Load(context.Background(), w.repo())
-	must(t, err)
+	known := testenv.Must(w.states.Load(context.Background(), w.repo()))(t)
 	if !w.published() || known.Head(dev) != "" || known.Given("docs", dev) != "" || len(known.Heads()) != 1 {
 		t.Errorf("published %v, heads %v; want the default branch alone", w.published(), known.Heads())
 	}
 }
 
-func TestPollUnpublishesUnwatchedRefs(t *testing.T) {
-	w := newWorld(t)
-	first := w.create(map[string]string{"a": "1"})
-	must(t, w.git.SetRef(context.Background(), "acme/widgets", "refs/heads/dev", first))
-	must(t, w.git.SetRef(context.Background(), "acme/widgets", "refs/heads/next", first))
-	main, dev := w.watch("docs", ""), w.watch("docs", "dev")
-	next, err := events.ParseRef("next")
-	must(t, err)
-	w.due("a-0")
-	w.mustHandle("b-0", events.Change{URL: w.git.URL("acme/widgets"), Ref: next}) // by hand
-	w.unwatch(dev)
-	if got := requested(w.due("c-0")); got != "removed  refs/heads/dev" {
-		t.Errorf("requested %q, want the unwatched branch", got)
-	}
-	w.watch("scan", "dev")
-	w.unwatch(main)
-	if got := requested(w.due("d-0")); got != "pushed scan refs/heads/dev, removed  refs/heads/main" {
-		t.Errorf("requested %q, want the default branch unpublished, too", got)
-	}
-	if w.published() {
-		t.Error("the plain name is still published, but nobody watches the default branch")
-	}
-	if _, err := os.Lstat(filepath.Join(w.root, "acme/widgets@next")); err != nil {
-		t.Errorf("the manual sync: %v; want it kept", err)
-	}
-	w.watch("docs", "")
-	_, err = w.handle("e-0", events.Change{Type: events.ChangeRemoved, Repo: w.repo(), Ref: mainRef(t), Force: true})
-	w.due("f-0")
-	if !w.published() {
-		t.Errorf("the default branch is watched again, and not published: %v", err)
-	}
-	_, err = w.handle("g-0", events.Change{Type: events.ChangeRemoved, Repo: w.repo(), Ref: mainRef(t), Force: true})
-	if events.ClassOf(err) != events.ClassConflict || !w.published() {
-		t.Errorf("error %v, published %v; want it kept", err, w.published())
-	}
-}
-
-// TestPollForgetsRefsOfAnInterruptedRemoval covers a worker that died between the removal of a clone and the settling, and a
-// repetition that was refused because another branch is watched by then.
-func TestPollForgetsRefsOfAnInterruptedRemoval(t *testing.T) {
-	w := newWorld(t)
-	first := w.create(map[string]string{"a": "1"})
-	must(t, w.git.SetRef(context.Background(), "acme/widgets", "refs/heads/dev", first))
-	docs := w.watch("docs", "")
-	w.due("a-0")
-	w.unwatch(docs)
-	removal := events.Change{Type: events.ChangeRemoved, Repo: w.repo(), Force: true}
-	w.handleUnsettled("b-0", removal)
-	w.watch("docs", "dev")
-	if _, err := w.handle("b-0", removal); events.ClassOf(err) != events.ClassConflict {
-		t.Errorf("the repeated removal: %v, want it refused", err)
-	}
-	if got := requested(w.due("c-0")); got != "pushed docs refs/heads/dev" {
-		t.Errorf("requested %q, want the watched branch", got)
-	}
-	known, err := w.states.Load(context.Background(), w.repo())
-	must(t, err)
-	if heads := known.Heads(); len(heads) != 1 || heads["refs/heads/dev"] != first || known.Given("docs", mainRef(t)) != "" {
-		t.Errorf("heads %v, %s given to docs; want the watched branch alone", heads, known.Given("docs", mainRef(t)))
-	}
-}
-
-// TestPollForgetsTheCloneOfAnInterruptedRemoval is the same with a watch of a branch that the remote does not have.
-func TestPollForgetsTheCloneOfAnInterruptedRemoval(t *testing.T) {
-	w := newWorld(t)
-	w.create(map[string]string{"a": "1"})
-	docs := w.watch("docs", "")
-	w.due("a-0")
-	w.unwatch(docs)
-	removal := events.Change{Type: events.ChangeRemoved, Repo: w.repo(), Force: true}
-	w.handleUnsettled("b-0", removal)
-	w.watch("docs", "dev")
-	if _, err := w.handle("b-0", removal); events.ClassOf(err) != events.ClassConflict {
-		t.Errorf("the repeated removal: %v, want it refused", err)
-	}
-	if got := w.due("c-0"); len(got) != 0 {
-		t.Errorf("requested %q, want nothing", requested(got))
-	}
-	known, err := w.states.Load(context.Background(), w.repo())
-	must(t, err)
-	if names := known.CloneFields(); len(names) != 0 || !known.Synced().IsZero() {
-		t.Errorf("the state still has %v", names)
+// TestPollForgetsAnInterruptedRemoval covers a worker that died between the removal of a clone and the settling, and a repetition that was
+// refused because another branch is watched by then, which the remote may lack.
+func TestPollForgetsAnInterruptedRemoval(t *testing.T) {
+	for name, want := range map[string]string{"a branch": "pushed docs refs/heads/dev", "a branch that the remote lacks": ""} {
+		t.Run(name, func(t *testing.T) {
+			w, exists := newWorld(t), want != ""
+			first := w.create(map[string]string{"a": "1"})
+			if exists {
+				must(t, w.git.SetRef(context.Background(), "acme/widgets", "refs/heads/dev", first))
+			}
+			docs := w.watch("docs", "")
+			w.due("a-0")
+			w.unwatch(docs)
+			removal := events.Change{Type: events.ChangeRemoved, Repo: w.repo(), Force: true}
+			w.handleUnsettled("b-0", removal)
+			w.watch("docs", "dev")
+			if _, err := w.handle("b-0", removal); events.ClassOf(err) != events.ClassConflict {
+				t.Errorf("the repeated removal: %v, want it refused", err)
+			}
+			if got := requested(w.due("c-0")); got != want {
+				t.Errorf("requested %q, want %q", got, want)
+			}
+			known := testenv.Must(w.states.Load(context.Background(), w.repo()))(t)
+			switch heads := known.Heads(); {
+			case exists && (len(heads) != 1 || heads["refs/heads/dev"] != first || known.Given("docs", mainRef(t)) != ""):
+				t.Errorf("heads %v, %s given to docs; want the watched branch alone", heads, known.Given("docs", mainRef(t)))
+			case !exists && (len(known.CloneFields()) != 0 || !known.Synced().IsZero()):
+				t.Errorf("the state still has %v", known.CloneFields())
+			}
+		})
 	}
 }
 
 func mainRef(t *testing.T) events.Ref {
 	t.Helper()
-	ref, err := events.ParseRef("main")
-	must(t, err)
+	ref := testenv.Must(events.ParseRef("main"))(t)
 	return ref
 }
 
@@ -363,8 +294,7 @@ func TestMoveKeepsWatchesAndState(t *testing.T) {
 	w.due("a-0")
 	fetches := w.git.Stats("acme/widgets").UploadPacks
 	must(t, w.git.Rename("acme/widgets", "acme/gadgets"))
-	gadgets, err := events.ParseRepoPath("acme/gadgets")
-	must(t, err)
+	gadgets := testenv.Must(events.ParseRepoPath("acme/gadgets"))(t)
 	move := events.Change{Type: events.ChangeMoved, Repo: w.repo(), To: gadgets, URL: w.git.URL("acme/gadgets")}
 	for range 2 { // the second time as if the first worker died before settling
 		r := w.mustHandle("2-0", move)
@@ -390,9 +320,7 @@ func TestMoveKeepsWatchesAndState(t *testing.T) {
 func TestMoveOfWatchesWithoutClone(t *testing.T) {
 	w := newWorld(t)
 	w.create(map[string]string{"a": "1"})
-	if _, err := w.git.Create(context.Background(), "evil/widgets", map[string]string{"a": "evil"}); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(w.git.Create(context.Background(), "evil/widgets", map[string]string{"a": "evil"}))(t)
 	w.watch("docs", "")
 	evil, err := events.ParseRepoPath("evil/widgets")
 	must(t, err)
@@ -423,15 +351,13 @@ func TestMoveSettledAfterRemoval(t *testing.T) {
 	w.watch("docs", "")
 	w.due("a-0")
 	must(t, w.git.Rename("acme/widgets", "acme/gadgets"))
-	gadgets, err := events.ParseRepoPath("acme/gadgets")
-	must(t, err)
+	gadgets := testenv.Must(events.ParseRepoPath("acme/gadgets"))(t)
 	move := events.Change{Type: events.ChangeMoved, Repo: w.repo(), To: gadgets, URL: w.git.URL("acme/gadgets")}
 	w.handleUnsettled("2-0", move) // its worker dies
 	must(t, w.git.Delete("acme/gadgets"))
 	w.mustHandle("3-0", events.Change{Type: events.ChangeRemoved, URL: w.git.URL("acme/gadgets")})
 	w.handle("2-0", move)
-	known, err := w.states.Load(context.Background(), gadgets)
-	must(t, err)
+	known := testenv.Must(w.states.Load(context.Background(), gadgets))(t)
 	if !known.Synced().IsZero() || len(known.Heads()) != 0 {
 		t.Errorf("synced %v, heads %v; want no clone", known.Synced(), known.Heads())
 	}
@@ -463,8 +389,7 @@ func TestPollForgetsNothingThatIsPublished(t *testing.T) {
 			if hidden := name == "not mounted"; (err != nil) != hidden {
 				t.Errorf("the poll returns %v", err)
 			}
-			known, err := w.states.Load(t.Context(), w.repo())
-			must(t, err)
+			known := testenv.Must(w.states.Load(t.Context(), w.repo()))(t)
 			if known.Given("ci", tag) != first || known.Head(tag) != first {
 				t.Error("the state has forgotten the tag")
 			}

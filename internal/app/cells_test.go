@@ -9,6 +9,7 @@ import (
 	"lockstep/internal/cells"
 	"lockstep/internal/config"
 	"lockstep/internal/redistest"
+	"lockstep/internal/testenv"
 )
 
 // TestWithoutCellsNoCommandIsSent places a repository, and asks which cells answer, in a deployment without a directory.
@@ -18,18 +19,9 @@ func TestWithoutCellsNoCommandIsSent(t *testing.T) {
 	client := redistest.Start(t).Client()
 	trips := &redistest.RoundTrips{}
 	client.AddHook(trips)
-	cfg, err := config.Load(nil, os.DevNull, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	repo, err := events.ParseRepoPath("acme/widgets")
-	if err != nil {
-		t.Fatal(err)
-	}
-	set, err := OpenCells(ctx, cfg, client)
-	if err != nil {
-		t.Fatal(err)
-	}
+	cfg := testenv.Must(config.Load(nil, os.DevNull, nil))(t)
+	repo := testenv.Must(events.ParseRepoPath("acme/widgets"))(t)
+	set := testenv.Must(OpenCells(ctx, cfg, client))(t)
 	cell, err := set.Of(repo)
 	answering, missing := set.Answering(ctx)
 	if err != nil || cell.Namespace != events.DefaultNamespace || len(answering) != 1 || len(missing) != 0 || !set.IsSingle() {

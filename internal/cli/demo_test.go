@@ -77,9 +77,7 @@ func TestInterruptedDemoLeavesNothingBehind(t *testing.T) {
 func TestDemoFailsIfItsWorkerDies(t *testing.T) {
 	testenv.Long(t)
 	p, tmp, workers := startDemo(t)
-	if err := syscall.Kill(workers[1], syscall.SIGKILL); err != nil {
-		t.Fatal(err)
-	}
+	proctest.Must(0, syscall.Kill(workers[1], syscall.SIGKILL))(t)
 	if code := p.AwaitExit(time.Minute); code != term.ExitFailed || !strings.Contains(p.Log.String(), "lockstep: demo: worker w2 exited unexpectedly: signal: killed\n") {
 		t.Errorf("exit code %d, want 1 and the reason", code)
 	}

@@ -331,9 +331,7 @@ func (s *shell) line(line string, want int) {
 func (s *shell) typed(command string) (string, int) {
 	s.t.Helper()
 	const end = "\x04end "
-	if _, err := fmt.Fprintf(s.in, "%s\nprintf '\\n\\004end %%d\\n' $?\n", command); err != nil {
-		s.t.Fatal(err)
-	}
+	proctest.Must(fmt.Fprintf(s.in, "%s\nprintf '\\n\\004end %%d\\n' $?\n", command))(s.t)
 	defer time.AfterFunc(2*time.Minute, func() { s.t.Errorf("timed out: %s", command); s.t.FailNow() }).Stop()
 	var out strings.Builder
 	for {

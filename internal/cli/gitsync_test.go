@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"bytes"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -48,12 +47,10 @@ func TestGitSyncFollowsPushes(t *testing.T) {
 		"GITSYNC_ROOT="+filepath.Join(dir, "git"), "GITSYNC_PERIOD=100ms", "GITSYNC_EXECHOOK_COMMAND="+hook, "GITSYNC_EXECHOOK_BACKOFF=50ms",
 		"GITSYNC_WEBHOOK_URL="+strings.Replace(app.URL, "http://", "http://x:hunter2@", 1)+"/hunter2", "GITSYNC_WEBHOOK_METHOD=PUT", "GITSYNC_WEBHOOK_BACKOFF=50ms", "GITSYNC_HTTP_BIND="+address, "GITSYNC_HTTP_METRICS=true")
 	git.RequireAuth("acme/widgets", "ada", "hunter2")
-	began := time.Now()
 	p := proctest.StartCommand(t, cmd)
 	file := filepath.Join(dir, "git/link/file")
 	read := func(path string) string { text, _ := os.ReadFile(path); return string(text) }
 	proctest.Eventually(t, func() bool { return read(file) == "1" }, "the first tree is published")
-	t.Logf("first tree after %v, resident %s", time.Since(began).Round(time.Millisecond), residentOf(t, p.Cmd.Process.Pid))
 	proctest.Eventually(t, func() bool {
 		return answerOf(address, "/") == http.StatusOK && answerOf(address, "/metrics") == http.StatusOK
 	}, "HTTP answers")
@@ -83,15 +80,6 @@ func answerOf(address, path string) int {
 	}
 	defer resp.Body.Close()
 	return resp.StatusCode
-}
-
-func residentOf(t *testing.T, pid int) string {
-	for line := range bytes.Lines(proctest.Must(os.ReadFile(fmt.Sprintf("/proc/%d/status", pid)))(t)) {
-		if size, ok := bytes.CutPrefix(line, []byte("VmRSS:")); ok {
-			return string(bytes.TrimSpace(size))
-		}
-	}
-	return "?"
 }
 
 // TestGitSyncSaysWhyItFails revokes a password, and never accepts it again.

@@ -3,7 +3,6 @@ package cli
 import (
 	"context"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -98,40 +97,5 @@ func TestTailAndVerifyPrintProgress(t *testing.T) {
 	}
 	if log := other.Log.String(); strings.Contains(log, "acme/widgets") {
 		t.Errorf("tail of other repositories: %s", log)
-	}
-}
-
-func TestActivityOfDeadWorkerDisappears(t *testing.T) {
-	t.Parallel()
-	ctx := context.Background()
-	server, root := redistest.Start(t), t.TempDir()
-	git, open := gatedGit(t)
-	client := server.Client()
-	store := state.NewStore(client, events.DefaultNamespace)
-	serving := func(name string) *proctest.Process {
-		p := proctest.Start(t, "serve", "--roles", "worker", "--worker", name, "--lease", "1s", "--redis", server.URL(), "--root", root)
-		p.AwaitLog("worker takes changes")
-		return p
-	}
-	busy := func(worker string) func() bool {
-		return func() bool {
-			all := proctest.Must(store.Activities(ctx))(t)
-			return len(all) == 1 && all[0].Worker == worker && all[0].Phase == events.PhaseFetch && all[0].Repo == "acme/widgets"
-		}
-	}
-	first := serving("first")
-	change := proctest.Must(events.NewChange(events.Change{ID: "c1", URL: git.URL("acme/widgets")}))(t)
-	proctest.Must(0, app.PublishChange(ctx, client, events.DefaultNamespace, change))(t)
-	proctest.Eventually(t, busy("first"), "activity of the first worker")
-	serving("second")
-	first.Kill()
-	proctest.Eventually(t, busy("second"), "activity of only the second worker")
-	open()
-	if r := proctest.AwaitResults(t, client, 1)[0]; r.Type != events.ResultSynced {
-		t.Errorf("result %+v", r)
-	}
-	proctest.Eventually(t, func() bool { return len(proctest.Must(store.Activities(ctx))(t)) == 0 }, "end of the activities")
-	if _, err := os.Stat(filepath.Join(root, "acme/widgets")); err != nil {
-		t.Error(err)
 	}
 }

@@ -17,9 +17,7 @@ func TestReferenceIsUpToDate(t *testing.T) {
 	const path = "../../docs/cli.md"
 	want := reference()
 	if *update {
-		if err := os.WriteFile(path, []byte(want), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		proctest.Must(0, os.WriteFile(path, []byte(want), 0o644))(t)
 		return
 	}
 	if text := proctest.Must(os.ReadFile(path))(t); string(text) != want {

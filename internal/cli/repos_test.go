@@ -43,9 +43,7 @@ func TestCircuitBreakerPausesFailingRemote(t *testing.T) {
 	change := proctest.Must(events.NewChange(events.Change{URL: remote.URL + "/acme/widgets.git"}))(t)
 	for n := range 5 {
 		change.ID, change.App = fmt.Sprint("c1-", n), fmt.Sprint("app-", n)
-		if err := app.PublishChange(ctx, client, events.DefaultNamespace, change); err != nil {
-			t.Fatal(err)
-		}
+		proctest.Must(0, app.PublishChange(ctx, client, events.DefaultNamespace, change))(t)
 	}
 	p.AwaitLog("circuit opened")
 
@@ -62,9 +60,7 @@ func TestCircuitBreakerPausesFailingRemote(t *testing.T) {
 	}
 	before := requests.Load()
 	second := proctest.Must(events.NewChange(events.Change{ID: "c2", URL: change.URL}))(t)
-	if err := app.PublishChange(ctx, client, events.DefaultNamespace, second); err != nil {
-		t.Fatal(err)
-	}
+	proctest.Must(0, app.PublishChange(ctx, client, events.DefaultNamespace, second))(t)
 	due := "lockstep:{0}:due:changes:" + events.WorkersGroup
 	until := proctest.Must(time.Parse(time.RFC3339Nano, show()["open_until"].(string)))(t)
 	proctest.Eventually(t, func() bool {

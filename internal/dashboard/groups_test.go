@@ -90,12 +90,3 @@ func TestResultHasAPage(t *testing.T) {
 		t.Errorf("an anonymous visitor sees it: %d", resp.StatusCode)
 	}
 }
-
-func TestPagesOfAList(t *testing.T) {
-	for number, want := range map[string]string{"": "[1 2] 2", "1": "[1 2] 2", "2": "[3 4] 3", "3": "[5] ", "4": "[] ", "x": "[1 2] 2", "99999999": "[] "} {
-		shown, next := pageOf([]int{1, 2, 3, 4, 5}, number, 2)
-		if got := fmt.Sprint(shown, " ", next); got != want {
-			t.Errorf("%q: %s, want %s", number, got, want)
-		}
-	}
-}

@@ -129,39 +129,6 @@ func TestSlowClientGetsTheNewestParts(t *testing.T) {
 	}
 }
 
-func TestClientsOfTheSamePageShareAView(t *testing.T) {
-	t.Parallel()
-	var reads atomic.Int64
-	h, p := startHub(t, func() any { reads.Add(1); return overview{} })
-	p.every = time.Hour
-	var leaves []func()
-	for range 10 {
-		_, leave, err := h.subscribe(p, url.Values{}, false)
-		if err != nil {
-			t.Fatal(err)
-		}
-		leaves = append(leaves, leave)
-	}
-	_, leave, err := h.subscribe(p, url.Values{}, true)
-	if err != nil {
-		t.Fatal(err)
-	}
-	leaves = append(leaves, leave)
-	eventually(t, func() bool { return reads.Load() == 2 }, "both views are read")
-	h.mu.Lock()
-	views := len(h.views)
-	h.mu.Unlock()
-	if views != 2 {
-		t.Errorf("%d views, want one for admins and one for anonymous visitors", views)
-	}
-	for _, leave := range leaves {
-		leave()
-	}
-	if reads.Load() != 2 {
-		t.Errorf("read %d times, want twice", reads.Load())
-	}
-}
-
 // counting counts the commands of a client.
 type counting struct{ n atomic.Int64 }
 
@@ -173,28 +140,6 @@ func (c *counting) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 
 func (c *counting) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return func(ctx context.Context, cmds []redis.Cmder) error { c.n.Add(int64(len(cmds))); return next(ctx, cmds) }
-}
-
-func TestNoReadsWithoutClients(t *testing.T) {
-	t.Parallel()
-	d := startDesk(t, nil)
-	var c counting
-	d.client.AddHook(&c)
-	f := d.follow("page=overview", nil)
-	f.await("results", "")
-	if c.n.Load() == 0 {
-		t.Fatal("nothing was read while a client was connected")
-	}
-	f.cancel()
-	f.awaitEnd()
-	eventually(t, func() bool { d.board.hub.mu.Lock(); defer d.board.hub.mu.Unlock(); return len(d.board.hub.views) == 0 }, "the view ends")
-	idle := make(chan struct{})
-	go func() { d.board.hub.background.Wait(); close(idle) }()
-	select {
-	case <-idle:
-	case <-time.After(30 * time.Second):
-		t.Error("background work continues without clients")
-	}
 }
 
 func TestLoadIsCancelledWhenLastClientLeaves(t *testing.T) {
@@ -237,15 +182,6 @@ func TestTooManyExpensiveLoads(t *testing.T) {
 		t.Errorf("%v is shown as %q", err, text)
 	}
 	d.page("/dashboard/repos", bearer) // admins do not wait for anonymous visitors
-}
-
-func TestSlowLoadsAreRare(t *testing.T) {
-	if p := pauseAfter(time.Second, refreshEvery); p != 19*time.Second {
-		t.Errorf("pause after a load of 1 s is %v, want 19 s", p)
-	}
-	if p := pauseAfter(time.Millisecond, refreshEvery); p != refreshEvery-time.Millisecond {
-		t.Errorf("pause after a load of 1 ms is %v", p)
-	}
 }
 
 func TestRecoveryFromRedisOutage(t *testing.T) {

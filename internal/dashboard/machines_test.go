@@ -43,6 +43,12 @@ func TestWorkersAndGroupsAreShown(t *testing.T) {
 			t.Errorf("no %q", want)
 		}
 	}
+	overview := d.page("/", nil)
+	for _, want := range []string{"acme/widgets", "fetch", "3.0\u00a0MiB of 6.0\u00a0MiB", `value="50"`, "w1"} {
+		if !strings.Contains(overview, want) {
+			t.Errorf("no %q in what is in progress", want)
+		}
+	}
 }
 
 func TestWorkerThatIsNotMissingStays(t *testing.T) {
@@ -69,18 +75,33 @@ func TestNoWorkerIsShownBeforeThereIsAGroup(t *testing.T) {
 	}
 }
 
-func TestAllHostsAreShown(t *testing.T) {
+// TestHostsAreShown lists all hosts on their page, and on the overview those that are limited. Only admins see the credentials.
+func TestHostsAreShown(t *testing.T) {
 	t.Parallel()
 	d := startDesk(t, nil)
-	d.ask("idle.example", "acme/widgets", "", http.StatusOK)
-	d.ask("limited.example", "acme/widgets", "bot", http.StatusTooManyRequests)
-	page := d.page("/dashboard/hosts", nil)
-	limited, idle := strings.Index(page, "limited.example"), strings.Index(page, "idle.example")
-	if limited < 0 || idle < limited || !strings.Contains(page, "rate limit") || strings.Contains(page, "bot") {
-		t.Errorf("want the limited host first, without its credential: %s", page)
+	d.ask("idle.example", "acme/1", "", http.StatusOK)
+	if page := d.page("/", nil); strings.Contains(page, "Requests to hosts") {
+		t.Errorf("hosts are shown although none is limited: %s", page)
 	}
-	if !strings.Contains(d.page("/dashboard/hosts", bearer), "bot") {
-		t.Error("admins do not see the limited credential")
+	d.ask("git.example", "acme/1", "robot", http.StatusTooManyRequests)
+	for n := range 3 {
+		d.ask("git.example", fmt.Sprintf("acme/%d", n), "robot", 0)
+	}
+	for name, query := range map[string]http.Header{"anonymous": nil, "admin": bearer} {
+		text := d.follow("page=overview", query).await("hosts", "git.example").content
+		for _, want := range []string{`<span class="badge warn">rate limit</span>`, `data-how="in"`, `class="n">3</td>`} {
+			if !strings.Contains(text, want) {
+				t.Errorf("%s: no %s in %s", name, want, text)
+			}
+		}
+		if strings.Contains(text, "idle.example") || strings.Contains(text, "robot") != (query != nil) {
+			t.Errorf("%s: %s", name, text)
+		}
+		page := d.page("/dashboard/hosts", query)
+		limited, idle := strings.Index(page, "git.example"), strings.Index(page, "idle.example")
+		if limited < 0 || idle < limited || !strings.Contains(page, "rate limit") || strings.Contains(page, "robot") != (query != nil) {
+			t.Errorf("%s: want the limited host first: %s", name, page)
+		}
 	}
 }
 

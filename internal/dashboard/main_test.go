@@ -96,10 +96,7 @@ func (d *desk) visit(method, path string, form url.Values, header http.Header) (
 	if form != nil {
 		body = strings.NewReader(form.Encode())
 	}
-	req, err := http.NewRequest(method, d.url+path, body)
-	if err != nil {
-		d.t.Fatal(err)
-	}
+	req := testenv.Must(http.NewRequest(method, d.url+path, body))(d.t)
 	if form != nil {
 		req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 	}
@@ -109,15 +106,9 @@ func (d *desk) visit(method, path string, form url.Values, header http.Header) (
 	if host := header.Get("Host"); host != "" {
 		req.Host = host
 	}
-	resp, err := http.DefaultTransport.RoundTrip(req)
-	if err != nil {
-		d.t.Fatal(err)
-	}
+	resp := testenv.Must(http.DefaultTransport.RoundTrip(req))(d.t)
 	defer resp.Body.Close()
-	text, err := io.ReadAll(resp.Body)
-	if err != nil {
-		d.t.Fatal(err)
-	}
+	text := testenv.Must(io.ReadAll(resp.Body))(d.t)
 	return resp, string(text)
 }
 
@@ -161,10 +152,7 @@ func (d *desk) lease(key, worker, job string) *locking.Lease {
 	if err != nil {
 		d.t.Fatal(err)
 	}
-	lease, err := locker.Acquire(d.t.Context(), locking.Request{Key: key, Job: job, Operation: "sync"})
-	if err != nil {
-		d.t.Fatal(err)
-	}
+	lease := testenv.Must(locker.Acquire(d.t.Context(), locking.Request{Key: key, Job: job, Operation: "sync"}))(d.t)
 	d.t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 		defer cancel()
@@ -181,10 +169,7 @@ func (d *desk) settle(result events.Result, delay time.Duration) (entry string) 
 	if result.Time.IsZero() {
 		result.Time = time.Now()
 	}
-	msg, err := changes.ResultMessage(result)
-	if err != nil {
-		d.t.Fatal(err)
-	}
+	msg := testenv.Must(changes.ResultMessage(result))(d.t)
 	fields, err := stream.Fields(msg)
 	if err != nil {
 		d.t.Fatal(err)
@@ -198,14 +183,8 @@ func (d *desk) settle(result events.Result, delay time.Duration) (entry string) 
 
 func synced(t *testing.T, repo string) events.Result {
 	t.Helper()
-	path, err := events.ParseRepoPath(repo)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ref, err := events.ParseRef("main")
-	if err != nil {
-		t.Fatal(err)
-	}
+	path := testenv.Must(events.ParseRepoPath(repo))(t)
+	ref := testenv.Must(events.ParseRef("main"))(t)
 	return events.Result{Type: events.ResultSynced, Source: "/lockstep/worker/w1", Repo: path, Ref: ref, App: "docs", After: strings.Repeat("a1", 20), Took: 20 * time.Millisecond}
 }
 
@@ -227,10 +206,7 @@ func (d *desk) bury(reason, text string, fields map[string]string) (id string) {
 // ask sends a request to a host, which is answered with the status unless it is 0.
 func (d *desk) ask(host, repo, credential string, status int) {
 	d.t.Helper()
-	limiter, err := hosts.New(hosts.Config{Redis: d.client, Prefix: string(events.DefaultNamespace)})
-	if err != nil {
-		d.t.Fatal(err)
-	}
+	limiter := testenv.Must(hosts.New(hosts.Config{Redis: d.client, Prefix: string(events.DefaultNamespace)}))(d.t)
 	job := limiter.Job(repo, false)
 	defer job.Leave(d.t.Context())
 	done, err := job.With(credential).Acquire(d.t.Context(), host)
@@ -250,17 +226,11 @@ type followed struct {
 func (d *desk) follow(query string, header http.Header) *followed {
 	d.t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
-	req, err := http.NewRequestWithContext(ctx, "GET", d.url+"/dashboard/events?"+query, nil)
-	if err != nil {
-		d.t.Fatal(err)
-	}
+	req := testenv.Must(http.NewRequestWithContext(ctx, "GET", d.url+"/dashboard/events?"+query, nil))(d.t)
 	for name, values := range header {
 		req.Header[name] = values
 	}
-	resp, err := http.DefaultTransport.RoundTrip(req)
-	if err != nil {
-		d.t.Fatal(err)
-	}
+	resp := testenv.Must(http.DefaultTransport.RoundTrip(req))(d.t)
 	f := &followed{t: d.t, resp: resp, events: make(chan part, 1000), cancel: cancel}
 	read := make(chan struct{})
 	go func() { defer close(read); f.read() }()
@@ -346,14 +316,8 @@ func eventually(t *testing.T, ok func() bool, what string) {
 
 func (d *desk) held(key string) bool {
 	d.t.Helper()
-	repo, err := events.ParseRepoPath(key)
-	if err != nil {
-		d.t.Fatal(err)
-	}
-	lease, err := d.board.cfg.Leases.Get(d.t.Context(), "", repo)
-	if err != nil {
-		d.t.Fatal(err)
-	}
+	repo := testenv.Must(events.ParseRepoPath(key))(d.t)
+	lease := testenv.Must(d.board.cfg.Leases.Get(d.t.Context(), "", repo))(d.t)
 	return lease.Held
 }
 
@@ -365,10 +329,7 @@ func (d *desk) awaitFree(key string) {
 
 func asJSON(t *testing.T, v any) string {
 	t.Helper()
-	text, err := json.Marshal(v)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := testenv.Must(json.Marshal(v))(t)
 	return string(text)
 }
 

@@ -17,6 +17,7 @@ import (
 
 	"lockstep/events"
 	"lockstep/internal/state"
+	"lockstep/internal/testenv"
 	"lockstep/internal/watch"
 )
 
@@ -43,9 +44,7 @@ func (d *desk) addHostileData() {
 	if err != nil {
 		d.t.Fatal(err)
 	}
-	if _, err := watch.NewRegistry(d.client, events.DefaultNamespace).Put(d.t.Context(), w); err != nil {
-		d.t.Fatal(err)
-	}
+	testenv.Must(watch.NewRegistry(d.client, events.DefaultNamespace).Put(d.t.Context(), w))(d.t)
 	if err := d.client.HSet(d.t.Context(), events.DefaultNamespace.Repo(w.Repo), "repo", "acme/widgets", "url", "https://example.org/"+evil,
 		"synced", time.Now().Format(time.RFC3339Nano), "head:"+evil, evil, "given:refs/heads/main:"+evil, evil, "trouble", `{"all":{"repo":{"scope":"repo","failures":3}}}`).Err(); err != nil {
 		d.t.Fatal(err)
@@ -65,10 +64,7 @@ func (d *desk) everyPage() []string {
 // findHarm returns the parts of a page that could execute code or link to other sites.
 func findHarm(t *testing.T, page string) (found []string) {
 	t.Helper()
-	root, err := html.Parse(strings.NewReader(page))
-	if err != nil {
-		t.Fatal(err)
-	}
+	root := testenv.Must(html.Parse(strings.NewReader(page)))(t)
 	for node := range root.Descendants() {
 		if node.Type != html.ElementNode {
 			continue
@@ -272,10 +268,7 @@ func TestRetryAndDropDeadLetters(t *testing.T) {
 	t.Parallel()
 	d := startDesk(t, nil)
 	cookie, csrf := d.logIn()
-	change, err := events.NewChange(events.Change{ID: "c1", URL: "https://example.org/acme/widgets.git"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	change := testenv.Must(events.NewChange(events.Change{ID: "c1", URL: "https://example.org/acme/widgets.git"}))(t)
 	fields := map[string]string{"_watermill_message_uuid": "c1", "payload": asJSON(t, change)}
 	first, second := d.bury("failed", "no", fields), d.bury("failed", "no", fields)
 	if page := d.page("/dashboard/dead/letter?id="+first, cookie); !strings.Contains(page, "https://example.org/acme/widgets.git") || !strings.Contains(page, `href="/dashboard/repo?repo=acme%2Fwidgets"`) {
@@ -331,25 +324,16 @@ func TestUnreadableEntryShowsNoFieldValues(t *testing.T) {
 }
 
 func TestVendoredFilesMatchTheirChecksums(t *testing.T) {
-	list, err := os.ReadFile("static/vendor/VENDOR.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	list := testenv.Must(os.ReadFile("static/vendor/VENDOR.md"))(t)
 	listed := map[string]bool{}
 	for _, line := range regexp.MustCompile(`(?m)^\| (\S+\.(?:js|css|gz)) \| (\S+).*\| ([0-9a-f]{64}) \|$`).FindAllStringSubmatch(string(list), -1) {
-		content, err := os.ReadFile(path.Join("static/vendor", line[1]))
-		if err != nil {
-			t.Fatal(err)
-		}
+		content := testenv.Must(os.ReadFile(path.Join("static/vendor", line[1])))(t)
 		if sum := sha256.Sum256(content); hex.EncodeToString(sum[:]) != line[3] {
 			t.Errorf("%s has the checksum %x, want %s", line[1], sum, line[3])
 		}
 		listed[path.Base(line[1])] = true
 	}
-	files, err := os.ReadDir("static/vendor")
-	if err != nil {
-		t.Fatal(err)
-	}
+	files := testenv.Must(os.ReadDir("static/vendor"))(t)
 	for _, file := range files {
 		if ext := path.Ext(file.Name()); (ext == ".js" || ext == ".css") && !listed[file.Name()] {
 			t.Errorf("%s is not listed", file.Name())
@@ -363,10 +347,7 @@ func TestVendoredFilesMatchTheirChecksums(t *testing.T) {
 func TestStaticFilesAreImmutable(t *testing.T) {
 	t.Parallel()
 	d := startDesk(t, nil)
-	where, err := d.board.assets.url("app.css")
-	if err != nil {
-		t.Fatal(err)
-	}
+	where := testenv.Must(d.board.assets.url("app.css"))(t)
 	resp, text := d.visit("GET", where, nil, http.Header{"Accept-Encoding": {"identity"}})
 	if resp.StatusCode != http.StatusOK || !strings.Contains(resp.Header.Get("Cache-Control"), "immutable") || !strings.HasPrefix(resp.Header.Get("Content-Type"), "text/css") || !strings.Contains(text, ":root") {
 		t.Errorf("%d %v", resp.StatusCode, resp.Header)
@@ -403,22 +384,4 @@ func TestTemplateFuncs(t *testing.T) {
 	if percent(50, 200) != 25 || percent(5, 0) != 0 || percent(9, 3) != 100 {
 		t.Error("a percentage is wrong")
 	}
-}
-
-func TestOperationsInProgressAreShown(t *testing.T) {
-	t.Parallel()
-	d := startDesk(t, nil)
-	p := d.board.pages["overview"]
-	v := &view{page: p, parts: map[string]string{}}
-	for _, part := range v.render(overview{Busy: someBusy}, nil) {
-		if part.name == "busy" {
-			for _, want := range []string{"acme/widgets", "fetch", "3.0\u00a0MiB of 6.0\u00a0MiB", `value="50"`, "w1"} {
-				if !strings.Contains(part.content, want) {
-					t.Errorf("%s does not contain %s", part.content, want)
-				}
-			}
-			return
-		}
-	}
-	t.Error("no such part")
 }

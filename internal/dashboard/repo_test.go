@@ -10,15 +10,13 @@ import (
 	"time"
 
 	"lockstep/events"
+	"lockstep/internal/testenv"
 	"lockstep/internal/watch"
 )
 
 func mustRepo(t *testing.T, name string) events.RepoPath {
 	t.Helper()
-	repo, err := events.ParseRepoPath(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	repo := testenv.Must(events.ParseRepoPath(name))(t)
 	return repo
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"lockstep/events"
 	"lockstep/internal/redistest"
+	"lockstep/internal/testenv"
 )
 
 // follower is a tail with a private Redis that reads only when the test calls read.
@@ -28,9 +29,7 @@ func newFollower(t *testing.T) *follower {
 
 func (f *follower) read() {
 	f.t.Helper()
-	if err := f.tail.read(f.t.Context()); err != nil {
-		f.t.Fatal(err)
-	}
+	testenv.Must(0, f.tail.read(f.t.Context()))(f.t)
 }
 
 func (f *follower) total() bucket {
@@ -81,9 +80,7 @@ func TestTailLoadsHistoryAndFollows(t *testing.T) {
 	}
 	check(f.tail)
 	other := newTail(f.client, f.tail.topic)
-	if err := other.read(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(0, other.read(t.Context()))(t)
 	check(other)
 }
 
@@ -123,9 +120,7 @@ func TestTailRestartsAfterRedisLostItsData(t *testing.T) {
 		f.settle(synced(t, "acme/one"), time.Millisecond)
 	}
 	f.read()
-	if err := f.client.FlushAll(context.Background()).Err(); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(0, f.client.FlushAll(context.Background()).Err())(t)
 	f.client.XAdd(t.Context(), &redis.XAddArgs{Stream: f.tail.topic, ID: "5-0", Values: []string{"payload", "x"}})
 	f.read()
 	f.settle(synced(t, "acme/one"), time.Millisecond)

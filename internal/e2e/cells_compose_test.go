@@ -80,7 +80,7 @@ func TestCellsOfTheComposeFile(t *testing.T) {
 	if out, errs, code := proctest.RunLockstep(t, all, "cells", "drain", "eu-1"); code != 0 {
 		t.Fatalf("drain: exit code %d\n%s%s", code, out, errs)
 	}
-	client := redisAt(t, cluster.URL())
+	client := redistest.Open(t, cluster.URL())
 	for _, name := range repos {
 		repo := proctest.Must(events.ParseRepoPath(name))(t)
 		proctest.Eventually(t, func() bool {

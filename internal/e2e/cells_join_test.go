@@ -144,9 +144,7 @@ func startJoining(t *testing.T, n int) *joining {
 	}
 	for i, repo := range j.repos {
 		commit := j.git.Head(repo.String(), "refs/heads/main")
-		if err := j.publish(t.Context(), j.homes[i], i, commit); err != nil {
-			t.Fatal(err)
-		}
+		proctest.Must(0, j.publish(t.Context(), j.homes[i], i, commit))(t)
 	}
 	j.awaitAnswers()
 	j.awaitIdle()
@@ -172,9 +170,7 @@ func (j *joining) createAll(n int) {
 		if i%50 == 49 {
 			template = templates[1]
 		}
-		if err := os.CopyFS(j.git.Dir(repo.String()), os.DirFS(j.git.Dir(template))); err != nil {
-			j.Fatal(err)
-		}
+		proctest.Must(0, os.CopyFS(j.git.Dir(repo.String()), os.DirFS(j.git.Dir(template))))(j)
 		home := j.cells[j.directory.Place(repo).Name]
 		w := proctest.Must(watch.New(watch.Watch{App: "search", URL: j.git.URL(repo.String()), Ref: selector, Depth: events.DepthFull, Poll: watch.Never}))(j.T)
 		proctest.Must(home.watches.Put(j.Context(), w))(j.T)
@@ -270,9 +266,7 @@ func (j *joining) pushUntil(end time.Time, done func() bool) (began time.Time) {
 		if rand.N(4) == 0 {
 			to = j.cells[names[rand.N(len(names))]]
 		}
-		if err := j.publish(ctx, to, i, commit); err != nil {
-			j.Fatal(err)
-		}
+		proctest.Must(0, j.publish(ctx, to, i, commit))(j)
 	}
 	return began
 }
@@ -403,9 +397,7 @@ func (j *joining) repairForwards() {
 		j.sent = slices.DeleteFunc(j.sent, func(sent sentPush) bool { return sent.id == p.id })
 		i := p.repo
 		head := j.git.Head(j.repos[i].String(), "refs/heads/main")
-		if err := j.publish(j.Context(), j.cells[j.directory.Place(j.repos[i]).Name], i, head); err != nil {
-			j.Fatal(err)
-		}
+		proctest.Must(0, j.publish(j.Context(), j.cells[j.directory.Place(j.repos[i]).Name], i, head))(j)
 	}
 }
 
@@ -487,10 +479,9 @@ func (j *joining) check(fifth *cellUnderTest, asked []int, calm int) {
 		}
 	}
 	moved, holes, fetches, unpushed := 0, 0, 0, 0
-	stays := func(repo int) bool { return j.directory.Place(j.repos[repo]).Name != fifth.name }
 	for i, repo := range j.repos {
 		order := []*cellUnderTest{j.homes[i]}
-		if !stays(i) {
+		if j.directory.Place(repo).Name == fifth.name {
 			order = append(order, fifth)
 			moved++
 			if pushed[i] == 0 {
@@ -515,7 +506,6 @@ func (j *joining) check(fifth *cellUnderTest, asked []int, calm int) {
 	if len(j.repos) >= 10_000 && (share < 0.18 || share > 0.22) {
 		j.Errorf("%.1f %% of the repositories have moved, want 18 to 22", 100*share)
 	}
-	j.logWaits(found, calm, stays)
 }
 
 // chain checks that the results of a repository go from commit to commit, through cells in order, up to its head.
@@ -557,35 +547,5 @@ func (j *joining) checkTree(cell *cellUnderTest, i int) {
 	}
 	if want := j.contents[repo]; string(got) != want {
 		j.Errorf("%s in %s has %q, want %q", repo, cell.name, got, want)
-	}
-}
-
-// logWaits logs the times from a push to its result, before and while the fifth cell joined, for repositories that stay.
-func (j *joining) logWaits(found map[string][]answer, calm int, stays func(repo int) bool) {
-	j.Helper()
-	answered := map[string]time.Time{}
-	for _, answers := range found {
-		for _, a := range answers {
-			for _, id := range a.Deliveries {
-				answered[id] = a.at
-			}
-		}
-	}
-	var waits [3][]time.Duration
-	for n, p := range j.sent[len(j.repos):] { // without the first clones
-		phase := 0
-		switch {
-		case n+len(j.repos) < calm:
-		case stays(p.repo):
-			phase = 1
-		default:
-			phase = 2
-		}
-		waits[phase] = append(waits[phase], answered[p.id].Sub(p.at))
-	}
-	for i, what := range []string{"calm", "while the cell joined, of those that stay", "while the cell joined, of those that move"} {
-		if of := waits[i]; len(of) > 0 {
-			j.Logf("push to result, %s: %d, p50 %v, p90 %v, p99 %v, longest %v", what, len(of), quantile(of, 0.5), quantile(of, 0.9), quantile(of, 0.99), quantile(of, 1))
-		}
 	}
 }

@@ -21,8 +21,8 @@ import (
 	"lockstep/internal/watch"
 )
 
-// TestReaderOfACellServesAllCells reads repositories of two cells from the reader of one: with Git, over HTTP, with a follower and as a stream
-// of results, before, while and after one of them moves. Then the reader of the other cell dies.
+// TestReaderOfACellServesAllCells reads repositories of two cells from the reader of one: with Git, with a follower and as a stream of
+// results, before, while and after one of them moves.
 func TestReaderOfACellServesAllCells(t *testing.T) {
 	testenv.Long(t)
 	t.Parallel()
@@ -32,7 +32,7 @@ func TestReaderOfACellServesAllCells(t *testing.T) {
 	rig.startWorker(one)
 	rig.startReader(one)
 	rig.startWorker(two).AwaitLog("worker takes changes")
-	other := rig.startReader(two)
+	rig.startReader(two)
 	here, there := rig.create(one, "here"), rig.create(two, "there")
 	commits := map[events.RepoPath]string{here: rig.push(one, here, "first"), there: rig.push(two, there, "first")}
 	rig.awaitGiven(one, here, commits[here])
@@ -88,15 +88,6 @@ func TestReaderOfACellServesAllCells(t *testing.T) {
 		if out, err := lsRemote(stranger, repo); err == nil || !strings.Contains(out, "not found") {
 			t.Errorf("git ls-remote %s with the token of another app: %v\n%s", repo, err, out)
 		}
-		path := "/api/v1/repos/" + repo.String()
-		for _, want := range [][2]string{{"/refs", commit}, {"/files/a", "first"}, {"/tree", `"path":"a"`}, {"", commit}, {"", `"` + front + "/git/"}, {"/artifact", commit}, {"/artifact", `"` + front + "/api/"}} {
-			if status, text := get(secret, path+want[0]); status != http.StatusOK || !strings.Contains(text, want[1]) {
-				t.Errorf("GET %s%s: %d %.300s, want %s", path, want[0], status, text, want[1])
-			}
-			if status, _ := get(stranger, path+want[0]); status != http.StatusNotFound {
-				t.Errorf("GET %s%s with the token of another app: %d, want 404", path, want[0], status)
-			}
-		}
 	}
 	if repos, missing := list(); len(missing) > 0 || !slices.Equal(repos, []string{here.String(), there.String()}) {
 		t.Errorf("the list has %v, without cells %v", repos, missing)
@@ -144,22 +135,6 @@ func TestReaderOfACellServesAllCells(t *testing.T) {
 			all, err := followers.List(t.Context())
 			return err == nil && len(all) == 1 && all[0].App == "search" && all[0].State == feed.FollowerOK && all[0].Entry != ""
 		}, "cell %s lists the follower", cell.name)
-	}
-
-	stays := rig.create(two, "stays")
-	rig.awaitGiven(two, stays, rig.push(two, stays, "first"))
-	other.Kill()
-	if repos, missing := list(); !slices.Equal(missing, []string{"eu-2"}) || len(repos) != 2 {
-		t.Errorf("without the other reader the list has %v, without cells %v", repos, missing)
-	}
-	if status, text := get(secret, "/api/v1/repos/"+stays.String()+"/refs"); status != http.StatusBadGateway || !strings.Contains(text, "in cell eu-2, whose reader does not answer") {
-		t.Errorf("a repository of the cell without a reader: %d %s", status, text)
-	}
-	if out, err := lsRemote(secret, stays); err == nil || !strings.Contains(out, "502") {
-		t.Errorf("git ls-remote of it: %v\n%s", err, out)
-	}
-	if out, err := lsRemote(secret, here); err != nil {
-		t.Errorf("git ls-remote of another one: %v\n%s", err, out)
 	}
 	node.process.Kill()
 }

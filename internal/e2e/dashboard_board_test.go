@@ -101,18 +101,14 @@ func (b *board) push(repo string) {
 func (b *board) ask(repo string) {
 	b.t.Helper()
 	change := proctest.Must(events.NewChange(events.Change{URL: b.git.URL(repo), App: "docs"}))(b.t)
-	if _, err := changes.Publish(context.Background(), b.client, events.DefaultNamespace, change); err != nil {
-		b.t.Fatal(err)
-	}
+	proctest.Must(changes.Publish(context.Background(), b.client, events.DefaultNamespace, change))(b.t)
 }
 
 func (b *board) lock(repo string) (lock operate.Lease) {
 	b.t.Helper()
 	resp := proctest.Must(http.Get(b.base + "/api/v1/locks/" + repo))(b.t)
 	defer resp.Body.Close()
-	if err := json.NewDecoder(resp.Body).Decode(&lock); err != nil {
-		b.t.Fatal(err)
-	}
+	proctest.Must(0, json.NewDecoder(resp.Body).Decode(&lock))(b.t)
 	return lock
 }
 

@@ -76,9 +76,7 @@ func openTab(t *testing.T, browser context.Context, base string) *tab {
 	ctx, cancel := chromedp.NewContext(browser, chromedp.WithNewBrowserContext())
 	t.Cleanup(cancel)
 	b := &tab{t: t, ctx: ctx, base: base}
-	if err := chromedp.Listen(ctx, b.listen); err != nil {
-		t.Fatal(err)
-	}
+	proctest.Must(0, chromedp.Listen(ctx, b.listen))(t)
 	var stop context.CancelFunc
 	b.ctx, stop = context.WithTimeout(ctx, 5*time.Minute)
 	t.Cleanup(stop)
@@ -141,9 +139,7 @@ func call[P, R any](command cdp.Command[P, R], params P) action {
 
 func (b *tab) do(actions ...action) {
 	b.t.Helper()
-	if err := chromedp.Do(b.ctx, actions...); err != nil {
-		b.t.Fatal(err)
-	}
+	proctest.Must(0, chromedp.Do(b.ctx, actions...))(b.t)
 }
 
 // size sets the screen size; narrow screens are phones.
@@ -272,9 +268,7 @@ func (b *tab) accessible(options string) {
 		ID, Help string
 		Nodes    []string
 	}
-	if err := json.Unmarshal([]byte(found), &violations); err != nil {
-		b.t.Fatal(err)
-	}
+	proctest.Must(0, json.Unmarshal([]byte(found), &violations))(b.t)
 	for _, v := range violations {
 		b.t.Errorf("%s: %s: %s: %s", b.text(`location.pathname`), v.ID, v.Help, strings.Join(v.Nodes[:min(3, len(v.Nodes))], "\n"))
 	}

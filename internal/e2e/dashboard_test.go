@@ -3,7 +3,6 @@ package e2e
 import (
 	"context"
 	"fmt"
-	"net/http"
 	"net/url"
 	"slices"
 	"strings"
@@ -32,7 +31,6 @@ func TestDashboardInBrowser(t *testing.T) {
 		test func(t *testing.T, b *board, open func(t *testing.T) *tab)
 	}{
 		{"a live sync appears within a second", liveSync},
-		{"visitors cannot change anything", readOnly},
 		{"a lease is released with the token", releaseWithToken},
 		{"a lease is released by keyboard", releaseByKeyboard},
 		{"a lease is released without JavaScript", releaseWithoutScript},
@@ -77,31 +75,6 @@ func liveSync(t *testing.T, b *board, open func(*testing.T) *tab) {
 	}
 	page.await(`document.querySelectorAll("#throughput canvas").length === 1 && document.querySelectorAll("#latency canvas").length === 1`)
 	page.await(`["#throughput", "#latency"].every((c) => !document.querySelector(c + " .u-legend").innerText.includes("–"))`)
-}
-
-func readOnly(t *testing.T, b *board, open func(*testing.T) *tab) {
-	fence := b.stuck("acme/untouched")
-	defer b.letGo("acme/untouched")
-	page := open(t)
-	page.open("/dashboard/leases")
-	page.live()
-	page.await(`document.querySelector("#leases")?.innerText.includes("acme/untouched")`)
-	if n := page.text(`document.querySelectorAll(".danger, form[method=post], dialog").length`); n != "0" {
-		t.Errorf("%s controls for changes, want none", n)
-	}
-	form := url.Values{"repo": {"acme/untouched"}, "fence": {fmt.Sprint(fence)}}
-	resp := proctest.Must(http.PostForm(b.base+"/dashboard/leases/release", form))(t)
-	resp.Body.Close()
-	if resp.StatusCode != http.StatusUnauthorized {
-		t.Errorf("a release without a login: %d, want 401", resp.StatusCode)
-	}
-	if now := b.lease("acme/untouched"); now != fence {
-		t.Errorf("the lease has fence %d, want %d as before", now, fence)
-	}
-	page.expect("401") // logged by the browser
-	page.open("/dashboard/login")
-	page.logIn("a-wrong-token")
-	page.await(`document.querySelector("[role=alert]")?.innerText === "That is not the API token."`)
 }
 
 // asAdmin logs in and opens a page.

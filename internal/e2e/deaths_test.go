@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -11,33 +10,6 @@ import (
 	"lockstep/internal/proctest"
 	"lockstep/internal/testenv"
 )
-
-// TestDeathIsNoFailedAttempt kills a worker twice whose changes wait for the answer of a host, or for their turn to ask it. One more death
-// would be that of a change that runs alone.
-func TestDeathIsNoFailedAttempt(t *testing.T) {
-	testenv.Long(t)
-	t.Parallel()
-	const repos = 20
-	h := startRemote(t, 2, startSameEverywhere(t))
-	h.does(hangs)
-	s := startService(t, nil, "--lease", "1s")
-	var entries []string
-	for n := range repos {
-		entries = append(entries, s.publish(h.url(fmt.Sprint("acme/r-", n))))
-	}
-	for range 2 {
-		asked := len(h.seen())
-		s.awaitTaken(repos)
-		proctest.Eventually(t, func() bool { return len(h.seen()) > asked }, "a request hangs")
-		s.process.Kill()
-		s.start()
-	}
-	h.does(nil)
-	s.awaitAllSynced(entries)
-	if n := s.charged(); n > 0 {
-		t.Errorf("%d of %d changes have more than one attempt", n, repos)
-	}
-}
 
 // TestChangeThatRunsAtThreeDeathsIsPoison kills a worker each time that it asks for one repository. Other changes are handled beside that,
 // but not at the third time.
@@ -82,21 +54,4 @@ func TestChangeThatRunsAtThreeDeathsIsPoison(t *testing.T) {
 	if answer := shown(); strings.Contains(answer, "the process died") {
 		t.Errorf("the repository still fails: %s", answer)
 	}
-}
-
-// TestCleanStopIsNoDeath stops a worker three times with SIGTERM, and a grace period that is too short, while a change runs.
-func TestCleanStopIsNoDeath(t *testing.T) {
-	testenv.Long(t)
-	t.Parallel()
-	h := startRemote(t, 2, startSameEverywhere(t))
-	h.does(hangs)
-	s := startService(t, nil, "--lease", "1s", "--grace", "100ms")
-	entry := s.publish(h.url("acme/slow"))
-	for stop := 1; stop <= 3; stop++ {
-		proctest.Eventually(t, func() bool { return len(h.seen()) >= stop }, "request %d hangs", stop)
-		s.process.Terminate()
-		s.start()
-	}
-	h.does(nil)
-	s.awaitSynced(entry)
 }

@@ -59,7 +59,7 @@ func TestAppsEndAtTheHeadAfterAFailoverToALaggingReplica(t *testing.T) {
 	testenv.Long(t)
 	sentinel := redistest.StartSentinel(t)
 	s := newStormOn(t, sentinel.Master)
-	s.url, s.client = sentinel.URL(), redisAt(t, sentinel.URL())
+	s.url, s.client = sentinel.URL(), redistest.Open(t, sentinel.URL())
 	w := s.watched()
 	forgotten := 0
 	w.push(func() {

@@ -9,104 +9,12 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sync/errgroup"
-
 	"lockstep/events"
 	"lockstep/internal/gitserver"
 	"lockstep/internal/proctest"
 	"lockstep/internal/redistest"
 	"lockstep/internal/testenv"
 )
-
-// TestRedisReturnsWithOldData restores a snapshot that is older than the last results. What was confirmed before the snapshot has one result;
-// the next change to a repository covers what was confirmed after it.
-func TestRedisReturnsWithOldData(t *testing.T) {
-	testenv.Long(t)
-	s := newStormOn(t, redistest.StartReal(t))
-	f, address := s.follow(), proctest.FreeAddress(t)
-	for _, listen := range []string{address, ""} {
-		proctest.Start(t, append([]string{"serve", "--listen", listen}, s.serve()...)...)
-	}
-	pushing, stop := context.WithCancel(t.Context())
-	defer stop()
-	var g errgroup.Group
-	g.Go(func() error { return s.run(pushing) })
-	f.awaitMore(t, 40)
-	proctest.Eventually(t, func() bool { return isReady(address) }, "the worker is ready")
-	s.mu.Lock()
-	before := s.confirmed() // at the latest when the snapshot begins
-	s.mu.Unlock()
-	proctest.Must(0, s.client.Save(t.Context()).Err())(t)
-	f.awaitMore(t, 60)
-	s.server.Stop()
-	proctest.Eventually(t, func() bool { return !isReady(address) }, "the worker is not ready without Redis")
-	if code := statusCode(t, s.server.URL()); code != exitUnavailable {
-		t.Errorf("status without Redis: exit code %d, want %d", code, exitUnavailable)
-	}
-	stop()
-	s.server.Restart()
-	proctest.Eventually(t, func() bool { return isReady(address) }, "the worker is ready again")
-	proctest.Must(0, g.Wait())(t)
-	proctest.Eventually(t, func() bool { return s.client.Ping(t.Context()).Err() == nil }, "the test's connections are back") // go-redis keeps a dial error for a moment
-	forgotten := s.forgotten(f)
-	f.await(t, s.pushAll())
-	proctest.Eventually(t, func() bool { return isSettled(s.client) }, "the changes that Redis still has are done")
-	s.assertNothingLeft()
-	s.assertTrees()
-	if forgotten == 0 {
-		t.Error("the snapshot has all results, so the test proves nothing")
-	}
-	counts := f.resultCounts()
-	for _, id := range before {
-		if counts[id] == 0 {
-			t.Errorf("change %s was confirmed before the snapshot and has no result", id)
-		}
-	}
-	kept := map[string]int{}
-	for _, r := range resultsIn(t, s.client) {
-		for _, id := range r.Deliveries {
-			if kept[id]++; kept[id] > 1 {
-				t.Errorf("change %s has %d results in the stream", id, kept[id])
-			}
-		}
-	}
-	l := s.audit(f.received(), true)
-	if n := s.behind(l); n != 0 {
-		t.Errorf("%d apps did not receive the head of a ref", n)
-	}
-	t.Logf("%d results, %d lost after the consumer received them, %d overlap earlier ones", l.results, forgotten, l.overlaps)
-}
-
-// TestResultIDNamesOneContentAfterOldData settles a change again after Redis has returned with a snapshot in which it waits, at the same commit or at another
-// one.
-func TestResultIDNamesOneContentAfterOldData(t *testing.T) {
-	testenv.Long(t)
-	t.Parallel()
-	ctx := t.Context()
-	git, server, root := proctest.StartGit(t), redistest.StartReal(t), t.TempDir()
-	client := server.Client()
-	for _, repo := range []string{"acme/moves", "acme/stays"} {
-		proctest.Must(git.Create(ctx, repo, map[string]string{"version": "1"}))(t)
-		proctest.Must(0, addChange(ctx, client, map[string]string{"id": repo, "url": git.URL(repo)}))(t)
-	}
-	proctest.Must(0, client.Save(ctx).Err())(t)
-	proctest.Start(t, "serve", "--redis", server.URL(), "--root", root, "--lease", "1s")
-	first := map[string]events.Result{}
-	for _, r := range proctest.AwaitResults(t, client, 2) {
-		first[r.Repo.String()] = r
-	}
-	server.Stop()
-	proctest.Must(git.Commit(ctx, "acme/moves", gitserver.Main, gitserver.Edit{Write: map[string]string{"version": "2"}}))(t)
-	server.Restart()
-	again := server.Client()
-	proctest.Eventually(t, func() bool { return again.XLen(ctx, events.DefaultNamespace.Results()).Val() == 2 }, "the changes have results again")
-	for _, r := range proctest.AwaitResults(t, again, 2) {
-		was := first[r.Repo.String()]
-		if same := r.After == was.After; same != (r.Repo.String() == "acme/stays") || same != (r.ID == was.ID) {
-			t.Errorf("result %s is of commit %s, and then %s of %s", was.ID, was.After, r.ID, r.After)
-		}
-	}
-}
 
 // TestClockOfRedisIsSet sets the clock of Redis forward and back during a change. Every change has one result, within seconds. When the clock
 // is set forward the worker of the change is killed as well.
@@ -118,9 +26,7 @@ func TestClockOfRedisIsSet(t *testing.T) {
 		kill     bool
 	}{
 		"forward by a day":  {0, 24 * time.Hour, true},
-		"back by an hour":   {time.Hour, 0, false},
 		"back by a day":     {0, -24 * time.Hour, false},
-		"back by a second":  {time.Second, 0, true},
 		"forward by 500 ms": {0, 500 * time.Millisecond, true},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -229,7 +135,7 @@ func TestHalfMovedSlot(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
 	git, cluster, root, address := proctest.StartGit(t), redistest.StartCluster(t), t.TempDir(), proctest.FreeAddress(t)
-	client := redisAt(t, cluster.URL())
+	client := redistest.Open(t, cluster.URL())
 	var repos []string
 	for i := range 6 {
 		repos = append(repos, fmt.Sprintf("acme/repo-%d", i))

@@ -66,37 +66,6 @@ func rewriteAOF(t *testing.T, client redis.UniversalClient) {
 	}, "the rewrite ends")
 }
 
-// TestNextChangeRepairsWritesLostByRedis is the control: with appendfsync everysec, confirmed changes are lost. No app may be left with a
-// gap: the result of the next change to a repository covers everything since the last result that Redis still has.
-func TestNextChangeRepairsWritesLostByRedis(t *testing.T) {
-	testenv.Long(t)
-	s, server := newPowerCutStorm(t, "everysec")
-	cuts := testenv.Soak(3, 10)
-	f := s.follow()
-	var bytes int64
-	gone := s.under(t, func(n int) bool {
-		f.awaitMore(t, 20)
-		_, lost := server.PowerCut(false)
-		bytes += lost
-		return n+1 < cuts
-	})
-	f.await(t, s.pushAll())
-	proctest.Eventually(t, func() bool { return isSettled(s.client) }, "the changes that Redis still has are done")
-	s.assertNothingLeft()
-	s.assertTrees()
-	lost, twice := s.unsettled(f)
-	forgotten := s.forgotten(f)
-	if forgotten == 0 { // changes are lost as well in most runs
-		t.Errorf("Redis lost %d confirmed changes and %d results, so the power cuts prove nothing", lost, forgotten)
-	}
-	l := s.audit(f.received(), true)
-	if n := s.behind(l); n != 0 {
-		t.Errorf("%d apps did not receive the head of a ref", n)
-	}
-	t.Logf("%d power cuts, %v, %d bytes lost: of %d changes, %d confirmed ones were lost and %d have two results; of %d results, %d were lost after the consumer "+
-		"received them; %d results overlap earlier ones", cuts, gone.Round(time.Millisecond), bytes, len(s.sent), lost, twice, l.results, forgotten, l.overlaps)
-}
-
 // under runs three workers and the storm, and calls cut, which stops Redis, and starts Redis again after a while, as long as cut returns
 // true. The storm ends before Redis returns for the last time, so that no push repairs the last loss. It returns how long Redis was away.
 func (s *storm) under(t *testing.T, cut func(n int) (again bool)) (gone time.Duration) {

@@ -75,15 +75,6 @@ func isReady(address string) bool {
 	return resp.StatusCode == http.StatusOK
 }
 
-// statusCode runs lockstep status and returns its exit code: 0, or 3 if Redis is unavailable.
-func statusCode(t *testing.T, url string) int {
-	t.Helper()
-	_, _, code := proctest.RunLockstep(t, nil, "status", "--redis", url)
-	return code
-}
-
-const exitUnavailable = 3
-
 // kill says when a worker is killed.
 type kill struct {
 	moment  string

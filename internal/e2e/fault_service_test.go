@@ -24,7 +24,6 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"lockstep/events"
-	"lockstep/internal/gitserver"
 	"lockstep/internal/proctest"
 	"lockstep/internal/redistest"
 )
@@ -205,23 +204,6 @@ func (s *service) deliverPush(id, url, ref, before, after string) map[string]any
 	return proctest.DecodeJSON(s.T, answer)
 }
 
-// tokenAPI is a service for which the credential ONE is a GitHub App, and TWO a password.
-type tokenAPI struct {
-	*service
-	git  *gitserver.Server
-	api  *remoteHost // issues the app's tokens
-	repo string      // URL of a repository
-}
-
-func startTokenAPI(t *testing.T, issue http.HandlerFunc, args ...string) *tokenAPI {
-	t.Helper()
-	git, repo := startGood(t)
-	api := startRemote(t, 3, issue)
-	prefix := strings.TrimSuffix(repo, "acme/good.git")
-	env := append(credentialFor("TWO", "two", prefix), appCredentialFor(t, "ONE", api, prefix)...)
-	return &tokenAPI{startService(t, env, args...), git, api, repo}
-}
-
 // appCredentialFor returns variables that define a GitHub App, whose tokens an API issues, for one prefix of URLs.
 func appCredentialFor(t *testing.T, name string, api *remoteHost, prefix string) []string {
 	t.Helper()
@@ -231,10 +213,4 @@ func appCredentialFor(t *testing.T, name string, api *remoteHost, prefix string)
 		name + "_URLS=" + prefix, name + "_GITHUB_APP_ID=1", name + "_GITHUB_INSTALLATION_ID=1",
 		name + "_GITHUB_URL=" + strings.TrimSuffix(api.base, "/"), name + "_GITHUB_PRIVATE_KEY=" + string(key),
 	}
-}
-
-// publishAs publishes a change of an app, with its credential.
-func (s *tokenAPI) publishAs(app string) string {
-	s.Helper()
-	return s.publish(s.repo, "app", app, "credential", app)
 }

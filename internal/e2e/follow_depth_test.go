@@ -18,24 +18,6 @@ func (f *node) history(name string) string {
 	return strings.TrimSpace(string(out))
 }
 
-// TestFollowerWithMoreDepthThanTheOrigin copies what the origin keeps.
-func TestFollowerWithMoreDepthThanTheOrigin(t *testing.T) {
-	t.Parallel()
-	o := startOrigin(t, "acme/widgets")
-	var head string
-	for _, content := range []string{"2", "3", "4"} {
-		head = o.push("acme/widgets", content)
-	}
-	f := o.follow("--depth", "50")
-	f.process.AwaitLog("caught up with the reader")
-	f.await("acme/widgets", head)
-	if n := f.history("acme/widgets"); n != "1" {
-		t.Errorf("%s commits, want those of the origin, 1", n)
-	}
-	f.await("acme/widgets", o.push("acme/widgets", "more"))
-	f.assertSame("acme/widgets")
-}
-
 // TestPushesBringTheHistoryOfTheOrigin copies all history of what arrives by the stream, also for a repository that had one commit until then.
 func TestPushesBringTheHistoryOfTheOrigin(t *testing.T) {
 	t.Parallel()

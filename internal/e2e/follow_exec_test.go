@@ -72,13 +72,3 @@ func TestFollowerRunsACommandForEachTree(t *testing.T) {
 		t.Errorf("%d runs for a tree for which the command had succeeded", n)
 	}
 }
-
-func TestFollowerRefusesTheCommandOfAnApp(t *testing.T) {
-	t.Parallel()
-	token := filepath.Join(t.TempDir(), "token")
-	proctest.Must(0, os.WriteFile(token, []byte("lst_none"), 0o600))(t)
-	_, stderr, code := proctest.RunLockstep(t, nil, "follow", "http://127.0.0.1:1", "--token-file", token, "--root", t.TempDir(), "--exec", "docs=true")
-	if code != 2 || !strings.Contains(stderr, "want APP=COMMAND to serve, and COMMAND to follow") {
-		t.Errorf("exit code %d: %s", code, stderr)
-	}
-}

@@ -43,12 +43,7 @@ type origin struct {
 
 func startOrigin(t *testing.T, repos ...string) *origin {
 	t.Helper()
-	return startOriginOn(t, redistest.Start(t), repos...)
-}
-
-func startOriginOn(t *testing.T, server *redistest.Server, repos ...string) *origin {
-	t.Helper()
-	o := &origin{T: t, git: proctest.StartGit(t), redis: server, root: t.TempDir()}
+	o := &origin{T: t, git: proctest.StartGit(t), redis: redistest.Start(t), root: t.TempDir()}
 	o.client = o.redis.Client()
 	token, secret, err := access.NewTokens(o.client, events.DefaultNamespace).Create(t.Context(), "search")
 	if err != nil {
@@ -297,43 +292,4 @@ func TestFollowerOfAFollower(t *testing.T) {
 	first.start()
 	second.await("acme/widgets", o.push("acme/widgets", "third"))
 	second.assertSame("acme/widgets")
-}
-
-// TestFollowerOfAnotherDefaultBranch follows a default branch that the sync of another app has found to be another one, although no change
-// of its own app is waiting.
-func TestFollowerOfAnotherDefaultBranch(t *testing.T) {
-	testenv.Long(t)
-	t.Parallel()
-	o := startOrigin(t, "acme/widgets")
-	o.watchAs("docs", "acme/widgets", "")
-	f := o.follow()
-	f.process.AwaitLog("caught up with the reader")
-	f.await("acme/widgets", o.git.Head("acme/widgets", "refs/heads/main"))
-	ctx := t.Context()
-	proctest.Must(0, o.git.SetRef(ctx, "acme/widgets", "refs/heads/next", o.git.Head("acme/widgets", "refs/heads/main")))(t)
-	next := proctest.Must(o.git.Commit(ctx, "acme/widgets", "next", gitserver.Edit{Write: map[string]string{"a": "next"}}))(t)
-	proctest.Must(0, o.git.SetHead("acme/widgets", "next"))(t)
-	o.requestAs("docs", events.Change{URL: o.git.URL("acme/widgets")})
-	f.await("acme/widgets", next)
-	f.assertSame("acme/widgets")
-}
-
-// TestFollowerWhileRedisIsAway keeps the stream of a follower open while the origin's Redis does not answer, and goes on with what was
-// pushed before and after, without a new connection.
-func TestFollowerWhileRedisIsAway(t *testing.T) {
-	testenv.Long(t)
-	t.Parallel()
-	o := startOriginOn(t, redistest.Start(t, "--appendonly", "yes"), "acme/widgets", "acme/gadgets")
-	f := o.follow("--name", "node-1")
-	f.process.AwaitLog("caught up with the reader")
-	before := o.push("acme/widgets", "before")
-	o.redis.Stop()
-	o.reader.AwaitLog("streams of results paused")
-	o.redis.Restart()
-	f.await("acme/widgets", before)
-	f.await("acme/gadgets", o.push("acme/gadgets", "after"))
-	f.assertSame("acme/widgets")
-	if n := strings.Count(f.process.Log.String(), "connected to the reader"); n != 1 {
-		t.Errorf("it connected %d times", n)
-	}
 }

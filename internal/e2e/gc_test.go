@@ -28,9 +28,7 @@ func TestGCRemovesReplacedTrees(t *testing.T) {
 	sync := func(id string) {
 		t.Helper()
 		change := proctest.Must(events.NewChange(events.Change{ID: id, URL: git.URL("acme/widgets")}))(t)
-		if err := app.PublishChange(ctx, client, events.DefaultNamespace, change); err != nil {
-			t.Fatal(err)
-		}
+		proctest.Must(0, app.PublishChange(ctx, client, events.DefaultNamespace, change))(t)
 	}
 	sync("c1")
 	proctest.AwaitResults(t, client, 1)

@@ -27,9 +27,7 @@ func healthOf(t *testing.T, url string) (status int, failed map[string]server.Fi
 	}
 	defer resp.Body.Close()
 	var r server.Report
-	if err := json.Unmarshal(proctest.Must(io.ReadAll(resp.Body))(t), &r); err != nil {
-		t.Fatal(err)
-	}
+	proctest.Must(0, json.Unmarshal(proctest.Must(io.ReadAll(resp.Body))(t), &r))(t)
 	failed = map[string]server.Finding{}
 	var all []string
 	for _, c := range r.Checks {
@@ -87,9 +85,7 @@ func TestReadinessCoversRolesAndDependencies(t *testing.T) {
 func TestWorkerIsNotReadyBeforeItStarts(t *testing.T) {
 	t.Parallel()
 	server := redistest.StartReal(t)
-	if err := server.Client().Do(t.Context(), "REPLICAOF", "127.0.0.1", "1").Err(); err != nil {
-		t.Fatal(err)
-	}
+	proctest.Must(0, server.Client().Do(t.Context(), "REPLICAOF", "127.0.0.1", "1").Err())(t)
 	p := proctest.Start(t, "serve", "--redis", server.URL(), "--root", t.TempDir(), "--listen", "127.0.0.1:0", "--roles", "worker")
 	url := "http://" + p.ListenAddress("listening")
 	p.AwaitLog("waiting for redis")
@@ -101,10 +97,11 @@ func TestWorkerIsNotReadyBeforeItStarts(t *testing.T) {
 	if status, _, _ := healthOf(t, url+"/livez"); status != http.StatusOK {
 		t.Errorf("livez %d", status)
 	}
-	if err := server.Client().Do(t.Context(), "REPLICAOF", "NO", "ONE").Err(); err != nil {
-		t.Fatal(err)
-	}
+	proctest.Must(0, server.Client().Do(t.Context(), "REPLICAOF", "NO", "ONE").Err())(t)
 	proctest.Eventually(t, func() bool { status, _, _ := healthOf(t, url+"/readyz"); return status == http.StatusOK }, "it is ready")
+	if n := strings.Count(p.Log.String(), "READONLY"); n != 1 {
+		t.Errorf("logged %d times that Redis is read-only, want once", n)
+	}
 }
 
 func TestReceiverWithSpoolIsReadyWithoutRedis(t *testing.T) {

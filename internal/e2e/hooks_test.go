@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -12,8 +11,6 @@ import (
 	"lockstep/events"
 	"lockstep/internal/proctest"
 	"lockstep/internal/redistest"
-	"lockstep/internal/term"
-	"lockstep/internal/watch"
 )
 
 // startReceiver starts a receiver of webhooks with its spool in dir.
@@ -85,53 +82,5 @@ func TestReceiverKilledDuringRedisOutageLosesNoDelivery(t *testing.T) {
 	}, "a repeated delivery is a duplicate")
 	if got := hookChanges(t, server); len(got) != len(want) {
 		t.Errorf("%d changes, want %d", len(got), len(want))
-	}
-}
-
-func TestWebhookSourcesAreCheckedAtStart(t *testing.T) {
-	t.Parallel()
-	for name, tc := range map[string]struct {
-		files map[string]string // in the directory of webhook sources
-		want  string
-	}{
-		"none":           {nil, "has none"},
-		"without secret": {map[string]string{"hub/forge": "github"}, "secret"},
-		"unknown forge":  {map[string]string{"hub/forge": "sourceforge", "hub/secret": testHookSecret}, "forge"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			dir := t.TempDir()
-			for path, content := range tc.files {
-				path = filepath.Join(dir, path)
-				if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-					t.Fatal(err)
-				}
-				if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
-					t.Fatal(err)
-				}
-			}
-			_, stderr, code := proctest.RunLockstep(t, nil, "serve", "--listen", "127.0.0.1:0", "--hooks", dir, "--root", t.TempDir())
-			if code != term.ExitUsage || !strings.Contains(stderr, tc.want) || strings.Contains(stderr, testHookSecret) {
-				t.Errorf("exit code %d, want 2: %s", code, stderr)
-			}
-		})
-	}
-}
-
-func TestWebhookPublishesPush(t *testing.T) {
-	t.Parallel()
-	git, root, dir := proctest.StartGit(t), t.TempDir(), t.TempDir()
-	head := proctest.Must(git.Create(t.Context(), "acme/widgets", map[string]string{"a": "1"}))(t)
-	server := redistest.Start(t)
-	registry := watch.NewRegistry(server.Client(), events.DefaultNamespace)
-	proctest.Must(registry.Put(t.Context(), watch.Watch{App: "docs", URL: git.URL("acme/widgets")}))(t)
-	_, addr := startReceiver(t, server, dir)
-	proctest.Start(t, "serve", "--roles", "worker", "--redis", server.URL(), "--root", root)
-	if status, answer := sendPush(t, addr, "d1", git.URL("acme/widgets")); status != http.StatusAccepted {
-		t.Fatalf("%d %s", status, answer)
-	}
-	for _, r := range proctest.AwaitResults(t, server.Client(), 1) {
-		if r.Type == events.ResultSynced && r.After != head {
-			t.Errorf("result %+v, want %s", r, head)
-		}
 	}
 }

@@ -13,6 +13,7 @@ import (
 
 	"lockstep/events"
 	"lockstep/internal/proctest"
+	"lockstep/internal/redistest"
 )
 
 // follower reads the stream of results as a consumer does.
@@ -28,7 +29,7 @@ type follower struct {
 func (s *storm) follow() *follower {
 	ctx, stop := context.WithCancel(context.Background())
 	f := &follower{storm: s, stop: stop}
-	client := redisAt(s.t, s.url)
+	client := redistest.Open(s.t, s.url)
 	f.done.Go(func() {
 		for from := "0"; ctx.Err() == nil; {
 			read, err := client.XRead(ctx, &redis.XReadArgs{Streams: []string{events.DefaultNamespace.Results(), from}, Count: 1000, Block: time.Second}).Result()

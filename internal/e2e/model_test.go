@@ -93,9 +93,7 @@ func TestDiskStateAndRegistryMatchModel(t *testing.T) {
 	for range steps {
 		m.step()
 	}
-	if err := killer.Wait(); err != nil {
-		t.Fatal(err)
-	}
+	proctest.Must(0, killer.Wait())(t)
 	t.Logf("%d deliveries, %d lost, %v", m.deliveries, m.lost, m.counts)
 
 	m.awaitQuiet()

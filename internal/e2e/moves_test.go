@@ -69,14 +69,12 @@ func startCellsAt(t *testing.T, cluster *redistest.Cluster, names ...string) *ce
 	t.Helper()
 	rig := &cellRig{T: t, git: proctest.StartGit(t), url: cluster.URL(), cells: map[string]*cellUnderTest{}, pin: true}
 	t.Cleanup(rig.moving.Wait)
-	rig.client = redisAt(t, rig.url)
+	rig.client = redistest.Open(t, rig.url)
 	rig.directory = proctest.Must(cells.OpenOrNew(t.Context(), rig.client))(t)
 	for _, name := range names {
 		rig.add(name)
 	}
-	if err := rig.directory.Settle(t.Context(), rig.directory.Epoch()); err != nil {
-		t.Fatal(err)
-	}
+	proctest.Must(0, rig.directory.Settle(t.Context(), rig.directory.Epoch()))(t)
 	return rig
 }
 
@@ -84,9 +82,7 @@ func startCellsAt(t *testing.T, cluster *redistest.Cluster, names ...string) *ce
 func (r *cellRig) requireToken() {
 	r.Helper()
 	r.tokenFile = filepath.Join(r.TempDir(), "api-token")
-	if err := os.WriteFile(r.tokenFile, []byte("the token of the operator"), 0o600); err != nil {
-		r.Fatal(err)
-	}
+	proctest.Must(0, os.WriteFile(r.tokenFile, []byte("the token of the operator"), 0o600))(r)
 }
 
 // add adds a cell.
@@ -449,9 +445,7 @@ func TestMoveWaitsUntilAReplicaHasTheMark(t *testing.T) {
 	rig.startWorker(two)
 	rig.request(repo, one, two)
 	rig.awaitFailure(repo, "no replica of the old cell's Redis has confirmed the mark")
-	if err := rig.directory.Refresh(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	proctest.Must(0, rig.directory.Refresh(t.Context()))(t)
 	if at := rig.directory.Place(repo).Name; at != one.name {
 		t.Errorf("placed in %s before a replica has the mark", at)
 	}

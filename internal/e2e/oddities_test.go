@@ -15,35 +15,29 @@ import (
 
 // oddRepositories have contents, histories and refs that are rare but that git clones.
 var oddRepositories = []struct {
-	name     string
-	make     func(*oddRepository)
-	refs     []string // to publish besides the default branch
-	large    bool     // only in soak tests
-	detached bool     // HEAD is not a branch
+	name  string
+	make  func(*oddRepository)
+	refs  []string // to publish besides the default branch
+	large bool     // only in soak tests
 }{
-	{name: "backslashes", make: (*oddRepository).backslashes},
 	{name: "names", make: (*oddRepository).names},
 	{name: "case", make: (*oddRepository).caseTwins},
 	{name: "order", make: (*oddRepository).order},
 	{name: "links", make: (*oddRepository).links},
 	{name: "submodules", make: (*oddRepository).submodules},
-	{name: "kinds", make: (*oddRepository).kinds},
 	{name: "empty", make: (*oddRepository).empty},
 	{name: "deep", make: (*oddRepository).deep},
 	{name: "twins", make: (*oddRepository).twins},
 	{name: "attributes", make: (*oddRepository).attributes},
 	{name: "merges", make: (*oddRepository).merges},
 	{name: "replaced", make: (*oddRepository).replaced},
-	{name: "detached", make: (*oddRepository).detachedHead, refs: []string{"HEAD"}, detached: true},
 	{name: "tags", make: (*oddRepository).tags, refs: []string{"refs/tags/light", "refs/tags/signed", "refs/tags/of-a-tag", "refs/notes/commits"}},
 	{name: "branches", make: (*oddRepository).branches, refs: oddBranches},
 	{name: "commits", make: (*oddRepository).commits},
-	{name: "modes", make: (*oddRepository).modes},
 	{name: "deltas", make: (*oddRepository).deltas},
 	{name: "alternates", make: (*oddRepository).alternates},
 	{name: "shallow", make: (*oddRepository).shallow},
 	{name: "flat", make: (*oddRepository).flat, large: true},
-	{name: "zeros", make: (*oddRepository).zeros, large: true},
 }
 
 // oddRepository is an empty repository to fill.
@@ -70,14 +64,6 @@ func (r *oddRepository) commit(edit gitserver.Edit) string {
 func (r *oddRepository) run(stdin string, args ...string) string {
 	r.Helper()
 	return proctest.Must(r.git.Git(r.Context(), r.repo, stdin, args...))(r.T)
-}
-
-// backslashes has names of systemd units, which escape with a backslash.
-func (r *oddRepository) backslashes() {
-	r.commit(gitserver.Edit{Write: map[string]string{
-		`units/system-systemd\x2dcryptsetup.slice`: "[Slice]\n", `a\b`: "1", `\`: "2", `c\d/e`: "3", `..\x`: "4",
-	}})
-	r.commit(gitserver.Edit{Write: map[string]string{`a\b`: "5"}, Delete: []string{`\`}})
 }
 
 func (r *oddRepository) names() {
@@ -129,17 +115,6 @@ func (r *oddRepository) submodules() {
 	r.commit(gitserver.Edit{Submodule: map[string]string{"sub": one, "a": other}, Delete: []string{"sub", "a"}})
 	r.commit(gitserver.Edit{Write: map[string]string{"sub/a": "in a folder", "a/b": "too"}, Delete: []string{"sub", "a", "unlisted"}})
 	r.commit(gitserver.Edit{Link: map[string]string{"sub": "a"}, Delete: []string{"sub"}})
-}
-
-// kinds changes executable bits, and what a name is.
-func (r *oddRepository) kinds() {
-	r.commit(gitserver.Edit{Write: map[string]string{"run": "#!/bin/sh\n", "x": "1", "y/z": "2"}})
-	r.commit(gitserver.Edit{Exec: map[string]string{"run": "#!/bin/sh\n"}})
-	r.commit(gitserver.Edit{Write: map[string]string{"run": "#!/bin/sh\n"}, Exec: map[string]string{"x": "1"}})
-	r.commit(gitserver.Edit{Link: map[string]string{"x": "y/z"}, Delete: []string{"x"}})
-	r.commit(gitserver.Edit{Write: map[string]string{"x/y": "3"}, Link: map[string]string{"y": "x"}, Delete: []string{"x", "y"}})
-	r.commit(gitserver.Edit{Exec: map[string]string{"x": "4"}, Write: map[string]string{"y/x/z": "5"}, Delete: []string{"x", "y"}})
-	r.commit(gitserver.Edit{Exec: map[string]string{"y/x": "6"}, Delete: []string{"y/x"}})
 }
 
 // empty has empty files, an entry that is an empty folder, and commits without any entry.
@@ -228,13 +203,6 @@ func (r *oddRepository) replaced() {
 	proctest.Must(0, os.WriteFile(grafts, []byte(third+"\n"), 0o600))(r.T)
 }
 
-// detachedHead has a HEAD that is a commit of no branch.
-func (r *oddRepository) detachedHead() {
-	first := r.commit(gitserver.Edit{Write: map[string]string{"a": "1"}})
-	r.commit(gitserver.Edit{Write: map[string]string{"a": "2"}})
-	proctest.Must(0, os.WriteFile(filepath.Join(r.git.Dir(r.repo), "HEAD"), []byte(first+"\n"), 0o600))(r.T)
-}
-
 // tags has tags of commits and of tags, one with a signature, and notes.
 func (r *oddRepository) tags() {
 	commit := r.commit(gitserver.Edit{Write: map[string]string{"a": "1"}})
@@ -285,17 +253,6 @@ func (r *oddRepository) commits() {
 	}
 }
 
-// modes has trees of old or other programs: zero-padded and group-writable modes.
-func (r *oddRepository) modes() {
-	blob := proctest.Must(r.git.Blob(r.Context(), r.repo, "#!/bin/sh\n"))(r.T)
-	entry := func(mode, name string) gitserver.Entry { return gitserver.Entry{Mode: mode, Name: name, Hash: blob} }
-	below := proctest.Must(r.git.Tree(r.Context(), r.repo, entry("100664", "x"), entry("0100755", "y")))(r.T)
-	r.rawTree(entry("100644", "a"), entry("100664", "b"), entry("0100644", "c"), entry("100775", "d"), entry("100600", "e"), entry("100777", "f"),
-		gitserver.Entry{Mode: "040000", Name: "padded", Hash: below}, gitserver.Entry{Mode: "40000", Name: "plain", Hash: below})
-	r.rawTree(entry("100664", "a"), entry("100644", "b"), entry("0100755", "c"), entry("100775", "d"), entry("100711", "e"),
-		gitserver.Entry{Mode: "40000", Name: "padded", Hash: below}, gitserver.Entry{Mode: "040000", Name: "plain", Hash: below})
-}
-
 // deltas has long chains of deltas within a commit and between commits.
 func (r *oddRepository) deltas() {
 	var text bytes.Buffer
@@ -343,11 +300,4 @@ func (r *oddRepository) flat() {
 	}
 	r.commit(gitserver.Edit{Write: files})
 	r.commit(gitserver.Edit{Write: map[string]string{"flat/12345": "changed", "flat/new": "1"}, Delete: []string{"flat/00000"}})
-}
-
-// zeros has a file of 200 MB that deflates to almost nothing.
-func (r *oddRepository) zeros() {
-	zeros := strings.Repeat("\x00", 200<<20)
-	r.commit(gitserver.Edit{Write: map[string]string{"zeros": zeros, "a": "1"}})
-	r.commit(gitserver.Edit{Write: map[string]string{"zeros": zeros + "1"}})
 }

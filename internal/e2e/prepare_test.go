@@ -32,9 +32,7 @@ func TestWorkerPreparesNextTree(t *testing.T) {
 		t.Helper()
 		push(n)
 		change := proctest.Must(events.NewChange(events.Change{ID: fmt.Sprint("c", n), URL: git.URL("acme/widgets")}))(t)
-		if err := app.PublishChange(ctx, client, events.DefaultNamespace, change); err != nil {
-			t.Fatal(err)
-		}
+		proctest.Must(0, app.PublishChange(ctx, client, events.DefaultNamespace, change))(t)
 		proctest.AwaitResults(t, client, n)
 	}
 	prepared := func() []string {

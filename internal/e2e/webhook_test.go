@@ -28,13 +28,9 @@ var noCommit = strings.Repeat("0", 40)
 func writeHooks(t *testing.T, dir string) (hooks string) {
 	t.Helper()
 	hooks = filepath.Join(dir, "hooks")
-	if err := os.MkdirAll(filepath.Join(hooks, "hub"), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	proctest.Must(0, os.MkdirAll(filepath.Join(hooks, "hub"), 0o700))(t)
 	for name, content := range map[string]string{"forge": "github", "secret": testHookSecret} {
-		if err := os.WriteFile(filepath.Join(hooks, "hub", name), []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		proctest.Must(0, os.WriteFile(filepath.Join(hooks, "hub", name), []byte(content), 0o600))(t)
 	}
 	return hooks
 }

@@ -151,40 +151,6 @@ func TestPrivateRepositoryOfGitea(t *testing.T) {
 	s.synced("docs", third)
 }
 
-// TestTokensOfGiteaRotate replaces the token of an app again and again while pushes go on: before the old one is revoked, and after it.
-func TestTokensOfGiteaRotate(t *testing.T) {
-	t.Parallel()
-	f, s := start(t), serve(t, "", "")
-	f.hook(s.hooks, secret)
-	head := f.create("private", true)
-	folder := filepath.Join(s.credentials, "reads")
-	s.write(folder, map[string]string{"username": owner, "password": f.token("reads-0", "read:repository"), "urls": f.base + "/acme/\n"})
-	s.watch(f.url("private"), "--app", "docs", "--credential", "reads")
-	s.synced("docs", head)
-	for n := range 4 {
-		f.push("private", "main", map[string]string{"README": fmt.Sprint("during ", n, "\n")})
-		next, revoke := f.token(fmt.Sprint("reads-", n+1), "read:repository"), "/users/"+owner+"/tokens/"+fmt.Sprint("reads-", n)
-		late := n%2 == 1
-		if late {
-			f.call(http.MethodDelete, revoke, nil, nil)
-			head = f.push("private", "main", map[string]string{"README": fmt.Sprint("refused ", n, "\n")})
-			s.awaitShown("private", `"auth"`)
-		}
-		s.write(folder, map[string]string{"password": next})
-		if !late {
-			f.call(http.MethodDelete, revoke, nil, nil)
-			head = f.push("private", "main", map[string]string{"README": fmt.Sprint("after ", n, "\n")})
-		}
-		if r, before := s.synced("docs", head); slices.ContainsFunc(append(before, r), func(r events.Result) bool { return r.Type == events.ResultFailed }) {
-			t.Errorf("rotation %d: %+v", n, before)
-		}
-	}
-	if shown := s.run("repos", "show", "acme/private", "--output", "json"); strings.Contains(shown, `"failing"`) {
-		t.Errorf("after the last rotation: %s", shown)
-	}
-	proctest.AssertIdle(t, s.redis.Client())
-}
-
 // TestRedeliveryOfGitea delivers the webhook of an older push again, which Gitea does under another ID.
 func TestRedeliveryOfGitea(t *testing.T) {
 	t.Parallel()

@@ -81,10 +81,7 @@ func TestHostWithoutLimitIsNeverIdle(t *testing.T) {
 
 // waiting returns how many repositories wait in Redis.
 func (w *world) waiting() (n int) {
-	all, err := hosts.Reader{Redis: w.client, Prefix: prefix}.List(context.Background())
-	if err != nil {
-		w.Fatal(err)
-	}
+	all := testenv.Must(hosts.Reader{Redis: w.client, Prefix: prefix}.List(context.Background()))(w)
 	for _, s := range all {
 		n += s.Waiting
 	}
@@ -322,38 +319,4 @@ func TestRepositoriesThatHangDelayNoOtherOfTheirHost(t *testing.T) {
 		cancel()
 		w.jobs.Wait()
 	})
-}
-
-// TestHostsThatHangDelayNoOther has many requests hang for a minute each.
-func TestHostsThatHangDelayNoOther(t *testing.T) {
-	t.Parallel()
-	hang := func(string) (time.Duration, wire.Answer) { return time.Minute, noAnswer }
-	for name, tc := range map[string]struct{ hosts, repos int }{
-		"100 repositories of one host": {1, 100},
-		"300 hosts":                    {300, 1},
-		"40 hosts of 100 repositories": {40, 100},
-	} {
-		simulate(t, 1, nil, func(w *world) {
-			ctx, cancel := context.WithCancel(w.Context())
-			for h := range tc.hosts {
-				for n := range tc.repos {
-					w.start(ctx, change{repo: fmt.Sprintf("hung-%d/%d", h, n)}, fmt.Sprintf("hung-%d.example", h), hang)
-				}
-			}
-			for n := range 60 {
-				time.Sleep(2 * time.Second)
-				began := time.Now()
-				repo := repoName(n)
-				w.start(ctx, change{repo: repo}, fmt.Sprintf("new-%d.example", n/10), func(string) (time.Duration, wire.Answer) { return 50 * time.Millisecond, good })
-				for !w.has(repo) {
-					time.Sleep(50 * time.Millisecond)
-				}
-				if took := time.Since(began); took > time.Second {
-					t.Errorf("%s: a change of a good host took %v after %d s", name, took, 2*n)
-				}
-			}
-			cancel()
-			w.jobs.Wait()
-		})
-	}
 }

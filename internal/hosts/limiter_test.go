@@ -45,9 +45,7 @@ func ask(t *testing.T, l *hosts.Limiter, repo string, a wire.Answer) error {
 // refuse has a host refuse a request of a repository, which does not come back, and waits until others may.
 func (w *world) refuse(repo string, a wire.Answer) {
 	w.Helper()
-	if err := ask(w.T, w.processes[0], repo, a); err != nil {
-		w.Fatal(err)
-	}
+	testenv.Must(0, ask(w.T, w.processes[0], repo, a))(w)
 	time.Sleep(git.RetryAfter(a.Err) + 2*time.Second)
 }
 
@@ -65,9 +63,7 @@ func TestBlockIsSharedAndLifted(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	one, other := open(t, server), open(t, server)
-	if err := ask(t, one, "acme/a", tooMany(time.Hour)); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(0, ask(t, one, "acme/a", tooMany(time.Hour)))(t)
 	for _, l := range []*hosts.Limiter{one, other} {
 		j := l.Job("acme/b", false)
 		if after := mustWait(t, j.Enter(t.Context(), robot)); after < time.Minute || after > 90*time.Second {
@@ -108,12 +104,8 @@ func TestProcessThatWasKilledIsNoProbeForever(t *testing.T) {
 		first.Leave(w.Context())
 		time.Sleep(time.Second)
 		killed := w.processes[0].Job("acme/a", false)
-		if err := killed.Enter(w.Context(), robot); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := killed.With("robot").Acquire(w.Context(), forge); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(0, killed.Enter(w.Context(), robot))(t)
+		testenv.Must(killed.With("robot").Acquire(w.Context(), forge))(t)
 		began := time.Now()
 		w.start(w.Context(), change{repo: "acme/b"}, forge, func(string) (time.Duration, wire.Answer) { return 0, good })
 		w.jobs.Wait()
@@ -128,9 +120,7 @@ func TestRedisAway(t *testing.T) {
 	client := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1, DialTimeout: 50 * time.Millisecond})
 	defer client.Close()
 	l := testenv.Must(hosts.New(hosts.Config{Redis: client, Prefix: prefix}))(t)
-	if err := ask(t, l, "acme/a", good); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(0, ask(t, l, "acme/a", good))(t)
 	var flying []func(wire.Answer) bool
 	for range 2 {
 		flying = append(flying, testenv.Must(l.Job("acme/a", false).With("robot").Acquire(t.Context(), forge))(t))
@@ -195,9 +185,7 @@ func TestClosedLimiterLetsNobodyWait(t *testing.T) {
 	simulate(t, 1, func(cfg *hosts.Config) { cfg.Limit = 1 }, func(w *world) {
 		l := w.processes[0]
 		j := l.Job("acme/a", false)
-		if _, err := j.With("robot").Acquire(w.Context(), forge); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(j.With("robot").Acquire(w.Context(), forge))(t)
 		ended := make(chan error)
 		go func() { ended <- l.Job("acme/b", false).Enter(w.Context(), robot) }()
 		time.Sleep(time.Second)
@@ -254,9 +242,7 @@ func TestCancelledJobSaysNothingOfRedis(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	one, other := open(t, server), open(t, server)
-	if err := ask(t, one, "acme/a", tooMany(time.Hour)); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(0, ask(t, one, "acme/a", tooMany(time.Hour)))(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	j := other.Job("acme/b", false)
@@ -317,9 +303,7 @@ func TestGoodAnswerDuringABlockDoesNotEndIt(t *testing.T) {
 		logged(1, 0)
 		for range 10 {
 			answer := func(string) (time.Duration, wire.Answer) { return time.Millisecond, good }
-			if err := request(w.Context(), j.With("robot"), forge, "", answer); err != nil {
-				t.Fatal(err)
-			}
+			testenv.Must(0, request(w.Context(), j.With("robot"), forge, "", answer))(t)
 		}
 		logged(1, 1)
 	})
@@ -359,9 +343,7 @@ func TestAnswerThatUsesUpTheQuotaLeavesNoPlace(t *testing.T) {
 	t.Parallel()
 	simulate(t, 1, nil, func(w *world) {
 		last := wire.Answer{Status: http.StatusOK, Header: http.Header{"X-Ratelimit-Remaining": {"0"}, "X-Ratelimit-Reset": {"5"}}}
-		if err := ask(t, w.processes[0], "acme/first", good); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(0, ask(t, w.processes[0], "acme/first", good))(t)
 		var dones []func(wire.Answer) bool
 		for n := range 10 {
 			j := w.processes[0].Job(repoName(n), false)
@@ -387,14 +369,9 @@ func TestProbeWhoseFirstAnswerUsesUpTheQuotaGoesOn(t *testing.T) {
 		defer j.Leave(w.Context())
 		soon, cancel := context.WithTimeout(w.Context(), 10*time.Second)
 		defer cancel()
-		if err := j.Enter(soon, robot); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(0, j.Enter(soon, robot))(t)
 		for range 2 {
-			done, err := j.With("robot").Acquire(soon, forge)
-			if err != nil {
-				t.Fatal(err)
-			}
+			done := testenv.Must(j.With("robot").Acquire(soon, forge))(t)
 			done(wire.Answer{Status: http.StatusOK, Header: http.Header{"X-Ratelimit-Remaining": {"0"}, "X-Ratelimit-Reset": {"5"}}})
 		}
 	})
@@ -404,9 +381,7 @@ func TestProbeWhoseFirstAnswerUsesUpTheQuotaGoesOn(t *testing.T) {
 func TestFewPlacesKeepOne(t *testing.T) {
 	t.Parallel()
 	simulate(t, 1, func(cfg *hosts.Config) { cfg.Limit = 4 }, func(w *world) {
-		if err := ask(t, w.processes[0], "acme/known", good); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(0, ask(t, w.processes[0], "acme/known", good))(t)
 		ctx, cancel := context.WithCancel(w.Context())
 		defer cancel()
 		for n := range 8 {
@@ -431,9 +406,7 @@ func TestClockOfRedisGoesBack(t *testing.T) {
 	simulate(t, 1, nil, func(w *world) {
 		l := w.processes[0]
 		w.shift.Store(time.Hour.Milliseconds())
-		if err := ask(t, l, "acme/a", tooMany(5*time.Second)); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(0, ask(t, l, "acme/a", tooMany(5*time.Second)))(t)
 		w.shift.Store(0)
 		began := time.Now()
 		first := l.Job("acme/b", false)
@@ -471,9 +444,7 @@ func TestBlockLastsASecondAtLeast(t *testing.T) {
 	simulate(t, 1, nil, func(w *world) {
 		err := &git.Error{Retry: git.Contention, Class: git.ClassBusy, RetryAfter: 5 * time.Millisecond, Err: errors.New("limited")}
 		began := time.Now()
-		if err := ask(t, w.processes[0], "acme/a", wire.Answer{Status: 429, Err: err}); err != nil {
-			t.Fatal(err)
-		}
+		testenv.Must(0, ask(t, w.processes[0], "acme/a", wire.Answer{Status: 429, Err: err}))(t)
 		j := w.processes[0].Job("acme/b", false)
 		defer j.Leave(w.Context())
 		if err := j.Enter(w.Context(), robot); err != nil || time.Since(began) < 900*time.Millisecond {

@@ -69,10 +69,7 @@ func simulate(t *testing.T, n int, change func(*hosts.Config), test func(w *worl
 			if change != nil {
 				change(&cfg)
 			}
-			l, err := hosts.New(cfg)
-			if err != nil {
-				t.Fatal(err)
-			}
+			l := testenv.Must(hosts.New(cfg))(t)
 			w.processes = append(w.processes, l)
 		}
 		test(w)

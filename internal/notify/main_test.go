@@ -155,9 +155,7 @@ func (w *world) credential(name, secret, former, urls string) {
 	dir := filepath.Join(w.dir, name)
 	_ = os.MkdirAll(dir, 0o700)
 	for file, text := range map[string]string{"signingSecret": secret, "previousSigningSecret": former, "urls": urls} {
-		if err := os.WriteFile(filepath.Join(dir, file), []byte(text), 0o600); err != nil {
-			w.t.Fatal(err)
-		}
+		must(0, os.WriteFile(filepath.Join(dir, file), []byte(text), 0o600))(w.t)
 	}
 }
 
@@ -254,9 +252,7 @@ func (w *world) publish(results ...events.Result) {
 	w.t.Helper()
 	publisher := must(stream.NewPublisher(stream.PublisherConfig{Client: w.redis}, nil))(w.t)
 	for _, r := range results {
-		if err := publisher.Publish(namespace.Results(), must(changes.ResultMessage(r))(w.t)); err != nil {
-			w.t.Fatal(err)
-		}
+		must(0, publisher.Publish(namespace.Results(), must(changes.ResultMessage(r))(w.t)))(w.t)
 	}
 }
 

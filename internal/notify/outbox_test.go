@@ -12,7 +12,6 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"lockstep/events"
-	"lockstep/internal/view"
 )
 
 // fed returns a notifier that is not running and has fed results.
@@ -23,9 +22,7 @@ func (w *world) fed(results ...events.Result) *Notifier {
 	must(0, n.position(w.t.Context(), &last))(w.t)
 	w.publish(results...)
 	for must(w.redis.XRevRangeN(w.t.Context(), namespace.Results(), "+", "-", 1).Result())(w.t)[0].ID != last {
-		if err := n.feedNext(w.t.Context(), &last); err != nil {
-			w.t.Fatal(err)
-		}
+		must(0, n.feedNext(w.t.Context(), &last))(w.t)
 	}
 	return n
 }
@@ -133,9 +130,7 @@ func TestCorruptBox(t *testing.T) {
 			w.signsFor(apps.URL)
 			w.watch("docs", apps.URL+"/docs", "acme/a", "acme/b")
 			n := w.fed(synced(t, "a1", "docs", "acme/a"))
-			if err := spoil(w.redis, n.outbox.key("box:docs acme/a")); err != nil {
-				t.Fatal(err)
-			}
+			must(0, spoil(w.redis, n.outbox.key("box:docs acme/a")))(t)
 			w.run(func(c *Config) { c.boxItems = 3 })
 			w.publish(synced(t, "b1", "docs", "acme/b"), synced(t, "a2", "docs", "acme/a"))
 			posts := apps.await(func(p []post) bool {
@@ -207,11 +202,5 @@ func TestInvalidIDIsNotPutBack(t *testing.T) {
 		if _, err := signature([]string{secret, short}, "i", time.Now(), nil); !errors.Is(err, errShort) {
 			t.Errorf("%q signs: %v", short, err)
 		}
-	}
-}
-
-func TestTwoPushesThatChangeAllViewsWait(t *testing.T) {
-	if most := (Config{}).withDefaults().boxItems; most < 2*view.MaxViews {
-		t.Errorf("at most %d notifications of a repository wait, want two for each of %d views", most, view.MaxViews)
 	}
 }

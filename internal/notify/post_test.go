@@ -54,9 +54,7 @@ func TestDeadHTTP2ConnectionIsAbandoned(t *testing.T) {
 	n := must(New(cfg))(t)
 	defer n.client.CloseIdleConnections()
 	ask := func() error { return post(n, url) }
-	if err := ask(); err != nil {
-		t.Fatal(err)
-	}
+	must(0, ask())(t)
 	close(dead)
 	if err := ask(); err == nil {
 		t.Error("the connection still works")

@@ -53,9 +53,7 @@ func (w *world) child(env ...string) (kill func()) {
 	child.Env = append(os.Environ(), "LOCKSTEP_TEST_NOTIFIER="+w.server.URL(), "LOCKSTEP_TEST_CREDENTIALS="+w.dir)
 	child.Env = append(child.Env, env...)
 	child.Stderr = w.log
-	if err := child.Start(); err != nil {
-		w.t.Fatal(err)
-	}
+	must(0, child.Start())(w.t)
 	kill = sync.OnceFunc(func() {
 		_ = child.Process.Kill()
 		_ = child.Wait()
@@ -319,23 +317,6 @@ func (h hook) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return h(n
 func (hook) DialHook(next redis.DialHook) redis.DialHook            { return next }
 func (hook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return next
-}
-
-// The feed loop uses the reader's connection in each turn, even if Redis refuses everything else; otherwise the health
-// check would consider it hung.
-func TestReaderIsUsedInEachTurn(t *testing.T) {
-	w, commands, last := newWorld(t), 0, ""
-	must(0, w.redis.Set(t.Context(), namespace.Results(), "no stream", 0).Err())(t)
-	cfg := w.config()
-	cfg.Reader.AddHook(hook(func(next redis.ProcessHook) redis.ProcessHook {
-		return func(ctx context.Context, cmd redis.Cmder) error {
-			commands++
-			return next(ctx, cmd)
-		}
-	}))
-	if err := must(New(cfg))(t).feedNext(t.Context(), &last); err == nil || commands == 0 {
-		t.Errorf("%d commands, %v", commands, err)
-	}
 }
 
 // A process that was paused does not post items that another process has claimed since.

@@ -25,9 +25,7 @@ func (w *world) publishTraced(id string) {
 	msg := must(changes.ResultMessage(synced(w.t, id, "docs", "acme/a")))(w.t)
 	msg.Metadata.Set("traceparent", resultsParent)
 	publisher := must(stream.NewPublisher(stream.PublisherConfig{Client: w.redis}, nil))(w.t)
-	if err := publisher.Publish(namespace.Results(), msg); err != nil {
-		w.t.Fatal(err)
-	}
+	must(0, publisher.Publish(namespace.Results(), msg))(w.t)
 }
 
 func TestAttemptsAreSpansOfTheResultsTrace(t *testing.T) {

@@ -34,15 +34,11 @@ func TestLiftedBlockIsUsedAtOnce(t *testing.T) {
 	}, nil))(t)
 	t.Cleanup(func() { _ = subscriber.Close() })
 	publisher := testenv.Must(stream.NewPublisher(stream.PublisherConfig{Client: client}, nil))(t)
-	if err := publisher.Publish(names.Changes(), message.NewMessage("c1", nil)); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(0, publisher.Publish(names.Changes(), message.NewMessage("c1", nil)))(t)
 	messages := testenv.Must(subscriber.Subscribe(ctx, names.Changes()))(t)
 	waiting := <-messages
 	delivery, _ := stream.DeliveryOf(waiting)
-	if err := delivery.Nack(ctx, time.Hour, false); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(0, delivery.Nack(ctx, time.Hour, false))(t)
 	waiting.Ack()
 
 	set := cells.Single(client, cells.Member{Namespace: names})

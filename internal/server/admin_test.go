@@ -13,6 +13,7 @@ import (
 
 	"lockstep/internal/server"
 	"lockstep/internal/telemetry"
+	"lockstep/internal/testenv"
 )
 
 func TestProfilesNeedLocalAccessOrToken(t *testing.T) {
@@ -61,10 +62,7 @@ func TestProfilesNeedLocalAccessOrToken(t *testing.T) {
 }
 
 func TestShutdownEndsRunningProfile(t *testing.T) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	listener := testenv.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() {

@@ -19,16 +19,14 @@ import (
 	"lockstep/internal/redistest"
 	"lockstep/internal/server"
 	"lockstep/internal/telemetry"
+	"lockstep/internal/testenv"
 )
 
 // tracked returns the configuration of a server that serves the results of changes.
 func tracked(t *testing.T, redisServer *redistest.Server) server.Config {
 	t.Helper()
 	client := redisServer.Client()
-	publisher, err := stream.NewPublisher(stream.PublisherConfig{Client: client}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	publisher := testenv.Must(stream.NewPublisher(stream.PublisherConfig{Client: client}, nil))(t)
 	return server.Config{
 		Publisher: publisher, TopicOf: func(events.RepoPath) (string, error) { return events.DefaultNamespace.Changes(), nil }, Changes: changes.NewTracker(redisServer.Client(), events.DefaultNamespace), Loopback: true,
 		Metrics: telemetry.New().Handler(), Log: slog.New(slog.DiscardHandler),
@@ -44,16 +42,10 @@ func settle(t *testing.T, redisServer *redistest.Server) {
 		t.Fatal(err)
 	}
 	defer subscriber.Close()
-	messages, err := subscriber.Subscribe(context.Background(), events.DefaultNamespace.Changes())
-	if err != nil {
-		t.Fatal(err)
-	}
+	messages := testenv.Must(subscriber.Subscribe(context.Background(), events.DefaultNamespace.Changes()))(t)
 	msg := <-messages
 	delivery, _ := stream.DeliveryOf(msg)
-	change, err := events.ParseChange(msg.Payload)
-	if err != nil {
-		t.Fatal(err)
-	}
+	change := testenv.Must(events.ParseChange(msg.Payload))(t)
 	result := change.Result(events.ResultRemoved, delivery.Entry())
 	out, err := changes.ResultMessage(result)
 	if err != nil {
@@ -69,10 +61,7 @@ func settle(t *testing.T, redisServer *redistest.Server) {
 // post publishes a change and returns its ID and the URL of its result.
 func post(t *testing.T, url string) (id, location string) {
 	t.Helper()
-	response, err := http.Post(url+"/api/v1/changes", "application/json", strings.NewReader(plain))
-	if err != nil {
-		t.Fatal(err)
-	}
+	response := testenv.Must(http.Post(url+"/api/v1/changes", "application/json", strings.NewReader(plain)))(t)
 	defer response.Body.Close()
 	var accepted struct{ ID, Entry string }
 	if err := json.NewDecoder(response.Body).Decode(&accepted); err != nil || response.StatusCode != http.StatusAccepted {
@@ -197,10 +186,7 @@ func TestShutdownEndsWaitingRequests(t *testing.T) {
 	cfg := tracked(t, redistest.Start(t))
 	waits := endless{make(chan struct{}, 1)}
 	cfg.Changes = waits
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	listener := testenv.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
 	served := make(chan error, 1)

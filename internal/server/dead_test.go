@@ -18,6 +18,7 @@ import (
 	"lockstep/internal/redistest"
 	"lockstep/internal/server"
 	"lockstep/internal/telemetry"
+	"lockstep/internal/testenv"
 )
 
 // startAdmin serves only dead letters and streams.
@@ -247,10 +248,7 @@ func TestRetryAllDeadOfAHost(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		payload, err := json.Marshal(change)
-		if err != nil {
-			t.Fatal(err)
-		}
+		payload := testenv.Must(json.Marshal(change))(t)
 		bury(t, client, "attempts used up", "_watermill_message_uuid", change.ID, "payload", string(payload))
 	}
 	if status, text := do(t, "GET", url+"/api/v1/dead?host=git.example", "", nil); status != http.StatusOK ||

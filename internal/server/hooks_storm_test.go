@@ -18,6 +18,7 @@ import (
 	"lockstep/internal/intake"
 	"lockstep/internal/server"
 	"lockstep/internal/telemetry"
+	"lockstep/internal/testenv"
 )
 
 // serveTwoSources serves the sources hub and lab, which has a token, with the budget for bodies of a real server.
@@ -57,10 +58,7 @@ func labHeader() http.Header {
 func openDelivery(t *testing.T, addr, from, source string, header http.Header, size int, begin string) net.Conn {
 	t.Helper()
 	dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}
-	conn, err := dialer.Dial("tcp", addr)
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := testenv.Must(dialer.Dial("tcp", addr))(t)
 	t.Cleanup(func() { _ = conn.Close() })
 	fmt.Fprintf(conn, "POST /hooks/%s HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n", source, size)
 	_ = header.Write(conn)
@@ -90,8 +88,6 @@ func TestIdleConnectionsDelayNoDelivery(t *testing.T) {
 		status int // of an idle connection, soon; 0 for none
 	}{
 		"unsigned":                      {http.Header{"X-Github-Event": {"push"}}, "", http.StatusUnauthorized},
-		"with a malformed signature":    {http.Header{"X-Hub-Signature-256": {"sha256=none"}}, "", http.StatusUnauthorized},
-		"with a forged signature":       {forged(), "", 0},
 		"forged, with a part of a body": {forged(), strings.Repeat(" ", 2000), 0},
 	} {
 		t.Run(name, func(t *testing.T) {

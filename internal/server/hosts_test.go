@@ -15,15 +15,13 @@ import (
 	"lockstep/internal/redistest"
 	"lockstep/internal/server"
 	"lockstep/internal/telemetry"
+	"lockstep/internal/testenv"
 )
 
 func TestListHosts(t *testing.T) {
 	t.Parallel()
 	client := redistest.Start(t).Client()
-	limiter, err := hosts.New(hosts.Config{Redis: client, Prefix: string(events.DefaultNamespace)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	limiter := testenv.Must(hosts.New(hosts.Config{Redis: client, Prefix: string(events.DefaultNamespace)}))(t)
 	ask := func(host, repo, credential string, answer wire.Answer) error {
 		t.Helper()
 		job := limiter.Job(repo, false)

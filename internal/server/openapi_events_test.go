@@ -13,6 +13,7 @@ import (
 	"github.com/getkin/kin-openapi/openapi3"
 
 	"lockstep/events"
+	"lockstep/internal/testenv"
 )
 
 // schema returns a schema of the document by name.
@@ -37,15 +38,10 @@ func TestEventsMatchSchemas(t *testing.T) {
 			t.Fatalf("%s: %d files, %v", glob, len(files), err)
 		}
 		for _, file := range files {
-			text, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
+			text := testenv.Must(os.ReadFile(file))(t)
 			for _, document := range [][]byte{text, written(t, name, text)} {
 				var value map[string]any
-				if err := json.Unmarshal(document, &value); err != nil {
-					t.Fatal(err)
-				}
+				testenv.Must(0, json.Unmarshal(document, &value))(t)
 				if name == "PlainChange" && value["specversion"] != nil {
 					continue // plain changes are written as events
 				}
@@ -88,10 +84,7 @@ func written(t *testing.T, name string, document []byte) []byte {
 	if err != nil {
 		t.Fatal(err)
 	}
-	text, err := json.Marshal(event)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := testenv.Must(json.Marshal(event))(t)
 	return text
 }
 
@@ -100,10 +93,7 @@ func TestEnumsMatchConstants(t *testing.T) {
 	t.Parallel()
 	var source strings.Builder
 	for _, name := range []string{"change.go", "envelope.go", "result.go", "error.go"} {
-		text, err := os.ReadFile(filepath.Join("../../events", name))
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := testenv.Must(os.ReadFile(filepath.Join("../../events", name)))(t)
 		source.Write(text)
 	}
 	change, result := schema(t, "ChangeEvent"), schema(t, "ResultEvent")

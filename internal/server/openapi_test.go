@@ -244,9 +244,7 @@ func everything() server.Config {
 
 func TestOpenAPIDocumentsEveryRoute(t *testing.T) {
 	t.Parallel()
-	if err := document().Validate(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(0, document().Validate(t.Context()))(t)
 	var served, written []string
 	for _, pattern := range server.Patterns(everything()) {
 		method, path := pathOf(pattern)
@@ -357,9 +355,7 @@ func TestUnreadableWatchIsNamed(t *testing.T) {
 		t.Fatalf("%d %s", status, text)
 	}
 	key := events.DefaultNamespace.Watches() + "of:acme/widgets"
-	if err := redisServer.Client().HSet(t.Context(), key, "docs ", "{").Err(); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(0, redisServer.Client().HSet(t.Context(), key, "docs ", "{").Err())(t)
 	for _, tc := range [][2]string{{"GET", ""}, {"PUT", put}} {
 		if status, text := do(t, tc[0], url, tc[1], auth); status != http.StatusInternalServerError || !strings.Contains(text, "acme/widgets") {
 			t.Errorf("%s: %d %s, want 500", tc[0], status, text)

@@ -14,6 +14,7 @@ import (
 	"lockstep/internal/redistest"
 	"lockstep/internal/server"
 	"lockstep/internal/telemetry"
+	"lockstep/internal/testenv"
 )
 
 // TestRebindingPageReadsNothing sends the requests of a web page whose name has been rebound to this machine, and those of
@@ -57,10 +58,7 @@ func TestRebindingPageReadsNothing(t *testing.T) {
 			if tc.proxy != "" {
 				cfg.Proxies = []netip.Prefix{netip.MustParsePrefix(tc.proxy)}
 			}
-			listener, err := net.Listen("tcp4", tc.address)
-			if err != nil {
-				t.Fatal(err)
-			}
+			listener := testenv.Must(net.Listen("tcp4", tc.address))(t)
 			ctx, cancel := context.WithCancel(t.Context())
 			served := make(chan error, 1)
 			go func() { served <- server.Serve(ctx, listener, cfg) }()

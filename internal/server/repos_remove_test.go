@@ -26,9 +26,7 @@ func TestRepositoryIsRemoved(t *testing.T) {
 		t.Fatal(err)
 	}
 	ask("DELETE", repo, "docs watches it", http.StatusConflict)
-	if _, err := registry.Remove(ctx, w.Key()); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(registry.Remove(ctx, w.Key()))(t)
 	ask("DELETE", repo, `{"repo":"acme/widget","letters":0}`, http.StatusOK)
 	ask("DELETE", repo, "unknown repository", http.StatusNotFound)
 }

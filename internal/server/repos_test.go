@@ -18,6 +18,7 @@ import (
 	"lockstep/internal/server"
 	"lockstep/internal/state"
 	"lockstep/internal/telemetry"
+	"lockstep/internal/testenv"
 )
 
 func startRepos(t *testing.T) (url string, redisServer *redistest.Server) {
@@ -70,9 +71,7 @@ func TestListRepositories(t *testing.T) {
 		pipe.HSet(context.Background(), fmt.Sprintf("lockstep:{0}:repo:acme/r%d", n), "repo", fmt.Sprintf("acme/r%d", n))
 	}
 	pipe.HSet(context.Background(), "lockstep:{0}:repo:zoo/x", "repo", "zoo/x")
-	if _, err := pipe.Exec(context.Background()); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(pipe.Exec(context.Background()))(t)
 	found := map[string]bool{}
 	for after, pages := "0", 0; after != ""; pages++ {
 		if pages > 100 {

@@ -12,6 +12,7 @@ import (
 	"lockstep/internal/redistest"
 	"lockstep/internal/server"
 	"lockstep/internal/telemetry"
+	"lockstep/internal/testenv"
 )
 
 // The streams are those of a deployment: only changes need workers, results none.
@@ -25,9 +26,7 @@ func TestScale(t *testing.T) {
 			}
 		}
 	}
-	if err := client.XGroupCreate(t.Context(), namespace.Changes(), events.WorkersGroup, "0").Err(); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(0, client.XGroupCreate(t.Context(), namespace.Changes(), events.WorkersGroup, "0").Err())(t)
 	err := client.XReadGroup(t.Context(), &redis.XReadGroupArgs{Group: events.WorkersGroup, Consumer: "w1", Streams: []string{namespace.Changes(), ">"}, Block: -1}).Err()
 	if err != nil {
 		t.Fatal(err)
