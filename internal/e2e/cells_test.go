@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -20,6 +21,7 @@ import (
 	"lockstep/internal/hosts"
 	"lockstep/internal/proctest"
 	"lockstep/internal/redistest"
+	"lockstep/internal/testenv"
 	"lockstep/locking"
 )
 
@@ -49,6 +51,67 @@ func masters(t *testing.T, client redis.UniversalClient, keys ...string) []int64
 	return nodes
 }
 
+// TestRawEntriesAreForwardedOnceDespiteKills adds entries of both cells to the stream of one, and kills its workers again and again while
+// they forward.
+func TestRawEntriesAreForwardedOnceDespiteKills(t *testing.T) {
+	t.Parallel()
+	ctx, git, cluster := t.Context(), proctest.StartGit(t), redistest.StartCluster(t)
+	client := redisAt(t, cluster.URL())
+	directory, two := twoCells(t, client)
+	repos := testenv.Form(10, 40)
+	const perRepo = 10
+	elsewhere := 0
+	for i := range repos {
+		name := fmt.Sprintf("acme/repo-%d", i)
+		proctest.Must(git.Create(ctx, name, map[string]string{"README": name}))(t)
+		if directory.Place(proctest.Must(events.ParseRepoPath(name))(t)).Name == "eu-2" {
+			elsewhere += perRepo
+		}
+	}
+	ids := map[string]bool{}
+	for n := range repos * perRepo {
+		name := fmt.Sprintf("acme/repo-%d", n%repos)
+		values := []string{"repo", name, "url", git.URL(name), "ref", "refs/heads/main"}
+		ids[proctest.Must(client.XAdd(ctx, &redis.XAddArgs{Stream: two[0].Prefix.Changes(), Values: values}).Result())(t)] = true
+	}
+	serve := func(cell, root string) *proctest.Process {
+		return proctest.Start(t, "serve", "--redis", cluster.URL(), "--cell", cell, "--root", root, "--lease", "1s", "--lock-wait", "5s", "--log-level", "warn")
+	}
+	root := t.TempDir()
+	for range testenv.Form(6, 25) {
+		p := serve("eu-1", root)
+		more := 1 + rand.Int64N(4)
+		before := client.XLen(ctx, two[1].Prefix.Changes()).Val()
+		proctest.Eventually(t, func() bool {
+			n := client.XLen(ctx, two[1].Prefix.Changes()).Val()
+			return n >= before+more || n == int64(elsewhere)
+		}, "changes are forwarded")
+		p.Kill()
+	}
+	serve("eu-1", root)
+	serve("eu-2", t.TempDir())
+	settled := map[string]int{}
+	proctest.Eventually(t, func() bool {
+		clear(settled)
+		for _, cell := range two {
+			for _, entry := range client.XRange(ctx, cell.Prefix.Results(), "-", "+").Val() {
+				for _, id := range proctest.DecodeResult(t, entry).Deliveries {
+					settled[id]++
+				}
+			}
+		}
+		return len(settled) >= len(ids)
+	}, "all changes have results")
+	for id, n := range settled {
+		if n != 1 || !ids[id] {
+			t.Errorf("change %s has %d results", id, n)
+		}
+	}
+	if n := client.XLen(ctx, two[1].Prefix.Changes()).Val(); n != int64(elsewhere) {
+		t.Errorf("%d changes in the other cell, want %d", n, elsewhere)
+	}
+}
+
 // TestListsNameTheCellThatIsStopped stops the Redis of one cell, by killing it or by suspending it.
 func TestListsNameTheCellThatIsStopped(t *testing.T) {
 	t.Parallel()
@@ -56,7 +119,7 @@ func TestListsNameTheCellThatIsStopped(t *testing.T) {
 	for _, node := range cluster.Nodes {
 		proctest.Must(0, node.Client().ConfigSet(ctx, "cluster-require-full-coverage", "no").Err())(t)
 	}
-	client := redistest.Open(t, cluster.URL())
+	client := redisAt(t, cluster.URL())
 	twoCells(t, client)
 	nodes := masters(t, client, "lockstep:{dir}:cells", string(cellPrefixes[0]), string(cellPrefixes[1]))
 	if nodes[0] == nodes[1] || nodes[1] == nodes[2] || nodes[0] == nodes[2] {
@@ -131,7 +194,7 @@ func TestReceiverPlacesInAllCells(t *testing.T) {
 	for _, node := range cluster.Nodes {
 		proctest.Must(0, node.Client().ConfigSet(ctx, "cluster-require-full-coverage", "no").Err())(t)
 	}
-	client := redistest.Open(t, cluster.URL())
+	client := redisAt(t, cluster.URL())
 	directory, two := twoCells(t, client)
 	const git = "https://example.com/"
 	names := map[string]string{} // a repository of each cell
