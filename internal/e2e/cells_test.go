@@ -56,7 +56,7 @@ func masters(t *testing.T, client redis.UniversalClient, keys ...string) []int64
 func TestRawEntriesAreForwardedOnceDespiteKills(t *testing.T) {
 	t.Parallel()
 	ctx, git, cluster := t.Context(), proctest.StartGit(t), redistest.StartCluster(t)
-	client := redisAt(t, cluster.URL())
+	client := redistest.Open(t, cluster.URL())
 	directory, two := twoCells(t, client)
 	repos := testenv.Form(10, 40)
 	const perRepo = 10
@@ -119,7 +119,7 @@ func TestListsNameTheCellThatIsStopped(t *testing.T) {
 	for _, node := range cluster.Nodes {
 		proctest.Must(0, node.Client().ConfigSet(ctx, "cluster-require-full-coverage", "no").Err())(t)
 	}
-	client := redisAt(t, cluster.URL())
+	client := redistest.Open(t, cluster.URL())
 	twoCells(t, client)
 	nodes := masters(t, client, "lockstep:{dir}:cells", string(cellPrefixes[0]), string(cellPrefixes[1]))
 	if nodes[0] == nodes[1] || nodes[1] == nodes[2] || nodes[0] == nodes[2] {
@@ -194,7 +194,7 @@ func TestReceiverPlacesInAllCells(t *testing.T) {
 	for _, node := range cluster.Nodes {
 		proctest.Must(0, node.Client().ConfigSet(ctx, "cluster-require-full-coverage", "no").Err())(t)
 	}
-	client := redisAt(t, cluster.URL())
+	client := redistest.Open(t, cluster.URL())
 	directory, two := twoCells(t, client)
 	const git = "https://example.com/"
 	names := map[string]string{} // a repository of each cell
