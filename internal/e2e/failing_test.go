@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"os"
 	"slices"
@@ -185,4 +186,11 @@ func TestDeadAndStoppedWorkersAreNotCounted(t *testing.T) {
 		proctest.Must(0, json.NewDecoder(resp.Body).Decode(&streams))(t)
 		return len(streams.Streams) > 0 && len(streams.Streams[0].Groups) == 1 && streams.Streams[0].Groups[0].Live == 0
 	}, "the API counts no worker")
+}
+
+func get(t *testing.T, url string) string {
+	t.Helper()
+	resp := proctest.Must(http.Get(url))(t)
+	defer resp.Body.Close()
+	return string(proctest.Must(io.ReadAll(resp.Body))(t))
 }
