@@ -30,7 +30,8 @@ const (
 type Config struct {
 	// Redis runs the scripts. The client should not retry by itself (MaxRetries: -1), because retries hide from the
 	// Locker how long Redis has been unavailable. It should honour deadlines (ContextTimeoutEnabled), or an unresponsive
-	// Redis keeps Acquire waiting longer than Request.Wait. It is never closed by the Locker.
+	// Redis keeps Acquire waiting longer than Request.Wait. On Cluster it must be a [redis.ClusterClient]: a wrapped one
+	// is not recognised. It is never closed by the Locker.
 	Redis  redis.UniversalClient
 	PubSub redis.UniversalClient // opens the Locker's one subscription; defaults to Redis; never closed by the Locker
 

@@ -29,7 +29,7 @@ func (s *subscription) beat(ctx context.Context) {
 			}
 			return
 		}
-		s.outage.answered(ctx, s.cfg.MaxIdleTime/2) // while the window is full, no other call detects the recovery
+		s.outage.answered(ctx, s.cfg.MaxIdleTime/2) // while a subscription drains, no other call detects the recovery
 		for _, id := range lost {
 			held[id].lose()
 		}

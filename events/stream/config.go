@@ -91,7 +91,8 @@ type SubscriberConfig struct {
 
 	Log *slog.Logger // default: the logger of NewSubscriber
 
-	// Functions for metrics. They must be safe for concurrent use and return quickly. Optional.
+	// Functions for metrics. They must be safe for concurrent use and return quickly. A panic in one of them, or in
+	// Room or Vanished, ends the process. Optional.
 	Delivered func(stream string, attempt int)                     // called when a message is handed out
 	Finished  func(stream, outcome string, inFlight time.Duration) // called when a delivery ends
 	Lapsed    func(stream string)                                  // called for an entry that its consumer did not finish

@@ -99,7 +99,7 @@ func (s *subscription) write(
 	}
 	for _, id := range refused {
 		lost[id] = true
-		s.log.WarnContext(ctx, "finished too late: another consumer owns the entry, which is delivered twice",
+		s.log.WarnContext(ctx, "finished too late: another consumer owns the entry, or the group was created anew; it is delivered twice",
 			"stream", s.group.stream, "entry", id, "what", what)
 	}
 }

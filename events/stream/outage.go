@@ -109,7 +109,7 @@ func (o *outage) retry(ctx context.Context, call func(context.Context) error) er
 	}
 }
 
-// withTimeout runs calls other than scripts with a timeout, detached from ctx's cancellation.
+// withTimeout runs calls with a timeout, detached from ctx's cancellation. A script in it has a timeout of its own.
 func withTimeout(ctx context.Context, call func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), tryTimeout)
 	defer cancel()

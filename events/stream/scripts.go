@@ -242,12 +242,15 @@ func (g *group) ack(ctx context.Context, ids []string) (refused []string, err er
 		}
 	}
 	verdicts, _, err := g.settle(ctx, call)
+	if err != nil {
+		return nil, err
+	}
 	for i, verdict := range verdicts {
-		if verdict == verdictNotOwner { // one that is not pending was acknowledged before
+		if verdict == verdictNotOwner { // one that is not pending was acknowledged before, unless the group was created anew
 			refused = append(refused, ids[i])
 		}
 	}
-	return refused, err
+	return refused, nil
 }
 
 type giveBack struct {

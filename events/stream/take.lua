@@ -33,8 +33,8 @@ local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local function ms(n) return string.format('%.0f', n) end
 if deadline > 0 and now > deadline then return {now} end
 
--- Fail now if Redis is out of memory: reading needs none, but indexing what was read does.
-redis.call('ZADD', due, 'XX', '0', '-')
+-- Fail now if Redis is out of memory: reading needs none, but indexing what was read does. A heartbeat alone needs none.
+if tonumber(ARGV[4]) > 0 then redis.call('ZADD', due, 'XX', '0', '-') end
 
 -- heartbeat resets the idle time of a consumer, which Redis before 7.2 resets only when the consumer receives an
 -- entry. It creates the consumer if it does not exist.
