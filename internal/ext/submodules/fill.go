@@ -158,7 +158,7 @@ func (p part) remote(named scopes) func(context.Context, string) (volume.PartRem
 			case class == events.ClassAuth && remote.Credential != "":
 				again = p.credentials.Refused(name, auth)
 			}
-			return fmt.Errorf("%w (credential %q)", err, name), again
+			return err, again
 		}
 		return remote, err
 	}

@@ -84,5 +84,5 @@ func (o *Store) Between(ctx context.Context, older, newer ID, shallow []ID, limi
 }
 
 // maxParents is how many parents of a commit are followed. No known merge has a tenth of them, but a commit
-// that repeats one a million times compresses to kilobytes.
+// of 64 MiB can name a million.
 const maxParents = 1000

@@ -104,6 +104,21 @@ func TestBetweenAsGit(t *testing.T) {
 	}
 }
 
+// TestBetweenBelowBoth compares commits whose common history ends in a missing commit, which says nothing about what is new.
+func TestBetweenBelowBoth(t *testing.T) {
+	const day = 24 * 3600
+	dir, ids := history(t, [][]int{nil, {0}, nil, {1, 2}}, []int{50 * day, 60 * day, day, 70 * day}) // 2 is visited last
+	if err := os.Remove(filepath.Join(dir, "objects", ids[0].String()[:2], ids[0].String()[2:])); err != nil {
+		t.Fatal(err)
+	}
+	objects := object.Open(dir)
+	defer objects.Close()
+	r, err := objects.Between(t.Context(), ids[1], ids[3], nil, 100)
+	if err != nil || len(r.Commits) != 2 || r.Partial || !r.Descends || !r.Known {
+		t.Errorf("got %+v, %v", r, err)
+	}
+}
+
 func TestBetweenIncomplete(t *testing.T) {
 	const n = 50
 	parents, dates := make([][]int, n), make([]int, n)

@@ -86,7 +86,7 @@ func (o *Object) copy(w io.Writer, h ID) error {
 	defer reader.Close()
 	hasher := h.Format().NewHasher(o.Kind, o.Size)
 	sink := &sink{w: w}
-	if _, err := io.Copy(io.MultiWriter(hasher, sink), reader); err != nil {
+	if _, err := io.Copy(io.MultiWriter(hasher, sink), io.LimitReader(reader, o.Size+1)); err != nil {
 		if sink.err != nil {
 			return disk.Error(fmt.Sprintf("write %s %s", o.Kind, h), sink.err)
 		}

@@ -229,15 +229,18 @@ func (w *walk) run(limit int) error {
 		}
 		w.lost = w.lost || w.Cut[c.ID] && c.Flags&wantedAndHeld != wantedAndHeld
 		for _, parent := range c.Parents {
-			if c.Flags&Held != 0 && !w.haveCut[c.ID] {
-				if err := w.add(parent, Held); err != nil {
-					return err
-				}
+			as := c.Flags & wantedAndHeld
+			if w.haveCut[c.ID] {
+				as &^= Held
 			}
-			if c.Flags&Wanted != 0 && !w.wantCut[c.ID] && (w.exact || parent.Flags&Held == 0) {
-				if err := w.add(parent, Wanted); err != nil {
-					return err
-				}
+			if w.wantCut[c.ID] || !w.exact && (parent.Flags|as)&Held != 0 {
+				as &^= Wanted
+			}
+			if as == 0 {
+				continue
+			}
+			if err := w.add(parent, as); err != nil {
+				return err
 			}
 		}
 	}

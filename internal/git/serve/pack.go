@@ -13,7 +13,7 @@ import (
 
 // Bounds of deltas that are made for a pack.
 const (
-	maxDeltaSize  = 4 << 20 // bytes of an object, and of the one that it is a delta on
+	maxDeltaSize  = 1 << 20 // bytes of an object, and of the one that it is a delta on
 	minDeltaSize  = 50      // bytes of an object
 	maxDeltaChain = 50      // deltas, counting only those made for this pack
 	copyChunk     = 64 << 10

@@ -16,7 +16,7 @@ const (
 	maxCommits  = 5_000_000 // commits read
 	haveWalk    = 20_000    // visible commits read to find which haves a sender may name, if the repository is restricted
 	unlimited   = 1<<31 - 1 // Git's depth for the whole history
-	maxPrefixes = 128       // ref-prefixes; with more, all refs are listed
+	maxPrefixes = 32        // ref-prefixes; with more, all refs are listed
 )
 
 // fetchRequest is a request for a pack, of either protocol.

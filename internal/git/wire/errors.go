@@ -21,7 +21,7 @@ import (
 )
 
 // remoteError classifies a failed request to the remote at host. fault is the first error recorded by the monitor, err
-// the error that go-git returned. The result contains no text from the remote but names of algorithms.
+// the error of the request. The result contains no text from the remote but names of algorithms.
 func remoteError(ctx context.Context, host string, auth Auth, fault, err error) error {
 	if ctx.Err() != nil {
 		return fmt.Errorf("request to %s: %w", host, context.Cause(ctx))

@@ -30,7 +30,7 @@ var (
 )
 
 // monitor carries the requests of one operation. It limits the size, idle time and rate of responses and records the
-// first error, because net/http and go-git discard error types.
+// first error, because net/http discards error types.
 type monitor struct {
 	next     http.RoundTripper // HTTP transport; nil for SSH
 	maxPack  int64

@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -152,6 +153,9 @@ func (r *sidebandReader) Read(p []byte) (int, error) {
 		case 3:
 			return 0, errSidebandText
 		default:
+			if why, ok := bytes.CutPrefix(bytes.TrimSuffix(line, []byte("\n")), []byte("ERR ")); ok {
+				return 0, errorLine(why)
+			}
 			return 0, errSideband
 		}
 	}

@@ -127,7 +127,7 @@ func (r *Session) Close() {
 	r.wire.close()
 }
 
-// recoverTo turns a panic of go-git on an invalid response into an error. Defer it.
+// recoverTo turns a panic on an invalid response into an error. Defer it.
 func recoverTo(err *error) {
 	if cause := recover(); cause != nil {
 		*err = errors.Join(errGarbage, fmt.Errorf("panic: %v", cause))

@@ -287,6 +287,7 @@ func TestHostileProtocol2(t *testing.T) {
 		"an unknown section":         {pack: line("wanted-refs") + line(id+" refs/heads/main") + "0000"},
 		"a bad shallow ID":           {pack: line("shallow-info") + line("shallow xyz") + "0001" + line("packfile") + "0000"},
 		"an ERR line for the pack":   {pack: line("ERR upload-pack: not our ref " + id)},
+		"an ERR line in the pack":    {pack: line("packfile") + line("ERR access denied"), class: events.ClassAuth, disposition: events.Permanent},
 		"endless shallow":            {pack: line("shallow-info") + strings.Repeat(line("shallow "+id), maxPrologue/50), class: events.ClassQuota, disposition: events.Permanent},
 		"a band that is not":         {pack: line("packfile") + "000a\x07hello0000"},
 		"an error on side-band 3":    {pack: line("packfile") + "0010\x03not today0000"},
