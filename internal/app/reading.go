@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"sync"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -60,6 +61,8 @@ type volumeViewer struct {
 
 	mu     sync.Mutex
 	volume *volume.Volume
+	tried  time.Time // end of the last attempt, whose error is err
+	err    error
 }
 
 var errNoVolume = errors.New("the root of this process is not the deployment's volume, or is not mounted; see root")
@@ -67,13 +70,16 @@ var errNoVolume = errors.New("the root of this process is not the deployment's v
 func (v *volumeViewer) open(ctx context.Context) (*volume.Volume, error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if v.volume != nil {
-		return v.volume, nil
+	if v.volume != nil || time.Since(v.tried) < time.Second { // the dashboard asks once for each repository of a list
+		return v.volume, v.err
 	}
 	opened, err := ViewVolume(ctx, v.cfg, v.redis)
 	if err == nil && opened == nil {
 		err = &events.Error{Disposition: events.Retryable, Class: events.ClassVolume, Err: errNoVolume}
 	}
-	v.volume = opened
+	v.volume, v.err = opened, err
+	if ctx.Err() == nil { // otherwise the error is that of this request
+		v.tried = time.Now()
+	}
 	return opened, err
 }

@@ -21,8 +21,8 @@ import (
 const progressEvery = 10 * time.Second // shorter syncs print nothing
 
 // progressHelp is the part of a help that is about progress.
-const progressHelp = "Progress is on standard error, every 10 s; with -o json as JSON: repo, after_ms, phase, done, " +
-	"total, unit."
+const progressHelp = "Progress is on standard error, every 10 s; unless the output is a table, as lines of JSON beside\n" +
+	"warnings: repo, after_ms, phase (none while it waits), done, total, unit, failed."
 
 // progressLine is how far long work is.
 type progressLine struct {

@@ -15,7 +15,7 @@ import (
 )
 
 func newWorkersCommand(std term.Streams) *cobra.Command {
-	return newGroup("workers", "Show workers, or remove missing ones",
+	return newGroup("workers", "Show workers, or remove those not heard",
 		"A worker without a heartbeat for 15 s is not heard: it is stopping, or has stopped without leaving, as after\n"+
 			"kill -9. After 100 s it is missing, until it comes back, another one starts on its host, or it is\n"+
 			"removed, for a week at most. Others take over its work.",
@@ -26,7 +26,7 @@ func newWorkersListCommand(std term.Streams) *cobra.Command {
 	var out term.Output
 	return withListFlags(&cobra.Command{
 		Use:     "ls",
-		Short:   "List workers, missing ones last",
+		Short:   "List workers, live ones first",
 		Example: "  lockstep workers ls --redis redis://127.0.0.1:6379",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return onCells(cmd, std, 30*time.Second, func(ctx context.Context, d deployment) error {

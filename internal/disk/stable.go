@@ -3,6 +3,7 @@ package disk
 import (
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -10,9 +11,16 @@ import (
 	"time"
 )
 
+const maxSecret = 64 << 10 // bytes
+
 // ReadSecret returns the content of a file without the white space around it. It fails if the file is empty.
 func ReadSecret(path string) (string, error) {
-	text, err := os.ReadFile(path)
+	file, err := os.Open(path)
+	if err != nil {
+		return "", err
+	}
+	defer file.Close()
+	text, err := io.ReadAll(io.LimitReader(file, maxSecret))
 	if err != nil {
 		return "", err
 	}

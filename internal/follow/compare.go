@@ -46,7 +46,11 @@ func (f *Follower) askRefs(ctx context.Context, repo events.RepoPath) {
 			f.noteRefs(ctx, repo, refs, err, number)
 			if f.touched[key] > number { // it may have been answered before that frame
 				f.position.ask(keyOf(repo, events.Ref{}))
-				f.checkSoon(repo)
+				if f.checks[key] == nil {
+					f.checkSoon(repo)
+				} else {
+					f.checkLater(repo) // busy or failing: with a backoff
+				}
 			}
 		}
 	})

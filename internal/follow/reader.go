@@ -2,7 +2,6 @@ package follow
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -218,8 +217,12 @@ func (r *Reader) get(ctx context.Context, path string, into any) error {
 		return err
 	}
 	defer resp.Body.Close()
-	if err := json.NewDecoder(io.LimitReader(resp.Body, maxResponse)).Decode(into); err != nil {
-		return fmt.Errorf("the response is not that of a reader: %w", cmp.Or(context.Cause(ctx), err))
+	err = json.NewDecoder(io.LimitReader(resp.Body, maxResponse)).Decode(into)
+	switch {
+	case err != nil && ctx.Err() != nil:
+		return fmt.Errorf("the reader took more than %v: %w", r.timeout, context.Cause(ctx))
+	case err != nil:
+		return fmt.Errorf("the response is not that of a reader: %w", err)
 	}
 	return nil
 }

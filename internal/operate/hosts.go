@@ -23,6 +23,9 @@ func LiftBlocks(
 	_, err = Each(ctx, set, func(cell cells.Member) error {
 		for _, block := range lifted {
 			for _, repo := range block.Waiting {
+				if err := ctx.Err(); err != nil { // Hasten itself is not cancelled
+					return err
+				}
 				if err := stream.Hasten(ctx, set.Redis(), string(cell.Namespace), cell.Namespace.Changes(),
 					events.WorkersGroup, repo, hastened); err != nil {
 					return err

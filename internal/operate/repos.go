@@ -127,7 +127,7 @@ func (r *Repos) Get(ctx context.Context, repo events.RepoPath) (Repo, error) {
 	if !next.IsZero() {
 		shown.Poll = &next
 		isLate := every > 0 && now.Sub(shown.Answered) > every+every/4+pollMargin
-		shown.Unchecked = isLate && len(shown.Heads) > 0
+		shown.Unchecked = isLate && !shown.Lock.Held && len(shown.Heads) > 0 // polls are skipped while a sync holds the lease
 	}
 	shown.Last = []LastResult{}
 	for _, given := range loaded.AllGiven() {
@@ -149,8 +149,8 @@ type LastResult struct {
 
 // The states of a [LastResult].
 const (
-	LastUpToDate    = "up to date" // the commit that the remote had when it last answered
-	LastUnchecked   = "unchecked"  // it had, but that was longer ago than the poll interval
+	LastUpToDate    = "up to date" // the published commit; a newer one may wait to be synced
+	LastUnchecked   = "unchecked"  // the same, but the remote has answered longer ago than the poll interval
 	LastBehind      = "behind"     // another commit is published
 	LastUnpublished = "not published"
 	LastFailing     = "failing"
@@ -164,6 +164,8 @@ func (r Repo) lastResult(given state.Given) LastResult {
 		last.State = LastUnpublished
 	case published != given.Commit:
 		last.State = LastBehind
+	case slices.Contains(r.Refused, given.Ref):
+		last.State, last.Class = LastFailing, events.ClassRefused
 	case r.Unchecked:
 		last.State = LastUnchecked
 	}

@@ -202,6 +202,8 @@ func (f Facts) failing() string {
 	return counted(n, "fails", "fail")
 }
 
+const maxCauses = 20 // above that, credentials are not told apart
+
 // byCause returns the failing repositories by the class of their errors, with the credential that fails: those that somebody
 // has to do something about, as nothing tries again before the next push or poll, and those that are retried.
 func (f Facts) byCause() (final, retried map[string][]string) {
@@ -219,7 +221,9 @@ func (f Facts) byCause() (final, retried map[string][]string) {
 			cause := string(cmp.Or(t.Class, events.ClassInternal))
 			ofCredential := t.Scope == events.ScopeCredential || t.Scope == events.ScopeHostCredential
 			if ofCredential && t.Credential != "" {
-				cause += ", credential " + t.Credential
+				if named := cause + ", credential " + t.Credential; list[named] != nil || len(list) < maxCauses {
+					cause = named
+				}
 			}
 			if !slices.Contains(list[cause], repo.Repo) {
 				list[cause] = append(list[cause], repo.Repo)

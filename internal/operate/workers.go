@@ -88,7 +88,7 @@ func Unheard(all []Worker) (n int) {
 	return n
 }
 
-// Remove removes a missing worker, of a cell or, if that is "", of any. It returns [ErrNoWorker] or [ErrWorkerStays].
+// Remove removes a worker that is not heard, of a cell or, if that is "", of any. It returns [ErrNoWorker] or [ErrWorkerStays].
 func (w *Workers) Remove(ctx context.Context, cell, name string) (Worker, error) {
 	all, missing, err := w.List(ctx)
 	if err != nil {
