@@ -59,6 +59,10 @@ func (o *Store) CopyBlob(w io.Writer, h ID) error {
 		_, err := w.Write(content)
 		return disk.Error("write blob "+h.String(), err)
 	}
+	if content, ok := o.blob(h); ok && h.Format().Hash(plumbing.BlobObject, content) == h {
+		_, err := w.Write(content)
+		return disk.Error("write blob "+h.String(), err)
+	}
 	blob, err := o.openBlob(h)
 	if err != nil {
 		return err
@@ -141,10 +145,15 @@ func (o *Store) TreeOf(commit ID) (tree ID, ok bool) {
 	return c.TreeHash, true
 }
 
-// SmallBlob returns the content of a blob of at most limit bytes, whose hash it verifies; ok is false if it is larger.
+// SmallBlob returns the content of a blob of at most limit bytes, valid until the next call; ok is false if
+// it is larger. It verifies the hash.
 func (o *Store) SmallBlob(h ID, limit int64) (content []byte, ok bool, err error) {
 	defer RecoverCorrupt(&err)
 	if content, ok := o.kept.get(h); ok {
+		return content, int64(len(content)) <= limit, nil
+	}
+	if content, ok := o.blob(h); ok &&
+		(int64(len(content)) > limit || h.Format().Hash(plumbing.BlobObject, content) == h) {
 		return content, int64(len(content)) <= limit, nil
 	}
 	blob, err := o.openBlob(h)

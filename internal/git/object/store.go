@@ -29,6 +29,7 @@ type Store struct {
 	repos  []*repo
 	recent int         // the repository that had the last object: that of the next one in the same folder
 	packs  *packReader // nil until needed
+	direct direct
 	kept   *Kept
 }
 
