@@ -52,7 +52,7 @@ type hostKeys struct {
 func (n *Network) hostKeys(lines string) (hostKeys, error) {
 	if lines != "" {
 		const where = "the credential's knownHosts"
-		known, err := n.parseKnown(where, knownLines{where, lines})
+		known, err := n.knownLines.parse(n.log, where, knownLines{where, lines})
 		if err != nil {
 			return hostKeys{}, git.Errorf(git.Permanent, git.ClassConfig, "%w; correct it", err)
 		}
@@ -65,7 +65,7 @@ func (n *Network) hostKeys(lines string) (hostKeys, error) {
 			continue
 		}
 		if isUnreachable(err) && !n.knownHostsRequired {
-			if _, warned := n.warned.LoadOrStore(file, true); !warned {
+			if _, warned := n.skippedFiles.LoadOrStore(file, true); !warned {
 				n.log.Warn("known_hosts file skipped", "file", file, "error", err)
 			}
 			continue
@@ -76,7 +76,7 @@ func (n *Network) hostKeys(lines string) (hostKeys, error) {
 		}
 		files = append(files, knownLines{file, string(content)})
 	}
-	known, err := n.parseKnown(strings.Join(n.knownHosts, " or "), files...)
+	known, err := n.knownLines.parse(n.log, strings.Join(n.knownHosts, " or "), files...)
 	if err != nil {
 		return hostKeys{}, git.Errorf(git.Permanent, git.ClassConfig,
 			"known-hosts: %w; correct the file, or name another", err)

@@ -6,8 +6,10 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"strings"
+	"sync"
 	"syscall"
 
 	"golang.org/x/crypto/ssh"
@@ -15,27 +17,37 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-const maxSkippedLines = 20 // numbers of skipped lines in a log record
+const (
+	maxKnownContents = 1000 // contents of known_hosts that are remembered
+	maxSkippedLines  = 20   // numbers of skipped lines in a log record
+)
 
 // knownLines are the lines of a known_hosts file, and what to call it.
 type knownLines struct{ where, content string }
 
-// parseKnown parses all lines that can be used, and logs the numbers of the others once. A line that cannot be parsed
-// trusts no key, so skipping it makes no more keys trusted. The exception is a @revoked line, see [revokedLine].
-func (n *Network) parseKnown(where string, files ...knownLines) (k hostKeys, err error) {
+// knownCache keeps the lines in use of each content of known_hosts, so that a content is checked, and logged,
+// once. The zero value is empty. It is safe for concurrent use.
+type knownCache struct {
+	mu     sync.Mutex
+	usable map[[sha256.Size]byte]usable
+}
+
+// usable are lines that package knownhosts can parse. Those of authorities are apart, because the package would accept
+// their keys as a host's own. Both have the @revoked lines.
+type usable struct{ keys, authorities string }
+
+// parse parses all lines that can be used and logs the numbers of the others. A line that cannot be parsed
+// trusts no key, so skipping it makes no more keys trusted. The exception is a @revoked line, see
+// [revokedLine].
+func (c *knownCache) parse(log *slog.Logger, where string, files ...knownLines) (k hostKeys, err error) {
 	var keys, authorities strings.Builder
 	for _, file := range files {
-		skipped, err := file.addTo(&keys, &authorities)
+		lines, err := c.usableLines(log, file)
 		if err != nil {
 			return hostKeys{}, err
 		}
-		if len(skipped) == 0 {
-			continue
-		}
-		if _, warned := n.warned.LoadOrStore(sha256.Sum256([]byte(file.where+"\x00"+file.content)), true); !warned {
-			n.log.Warn("known_hosts lines skipped: they are not valid",
-				"file", file.where, "lines", skipped[:min(len(skipped), maxSkippedLines)], "skipped", len(skipped))
-		}
+		keys.WriteString(lines.keys)
+		authorities.WriteString(lines.authorities)
 	}
 	k.where = where
 	if k.keys, err = parseKnownHosts(keys.String()); err == nil {
@@ -44,28 +56,47 @@ func (n *Network) parseKnown(where string, files ...knownLines) (k hostKeys, err
 	return k, err
 }
 
-// addTo adds the lines that package knownhosts can parse, and returns the numbers of the others. Those of authorities
-// are apart, because the package would accept their keys as a host's own. Both get the @revoked lines.
-func (file knownLines) addTo(keys, authorities *strings.Builder) (skipped []int, err error) {
+func (c *knownCache) usableLines(log *slog.Logger, file knownLines) (usable, error) {
+	sum := sha256.Sum256([]byte(file.where + "\x00" + file.content))
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if lines, ok := c.usable[sum]; ok {
+		return lines, nil
+	}
+	lines, skipped, err := usableLines(file)
+	if err != nil {
+		return usable{}, err
+	}
+	if len(skipped) > 0 {
+		log.Warn("known_hosts lines skipped: they are not valid",
+			"file", file.where, "lines", skipped[:min(len(skipped), maxSkippedLines)], "skipped", len(skipped))
+	}
+	if c.usable == nil || len(c.usable) >= maxKnownContents {
+		c.usable = map[[sha256.Size]byte]usable{}
+	}
+	c.usable[sum] = lines
+	return lines, nil
+}
+
+// usableLines returns the lines that can be used, and the numbers of the others.
+func usableLines(file knownLines) (_ usable, skipped []int, err error) {
+	var keys, authorities strings.Builder
+	number := 0
 	content := strings.TrimPrefix(file.content, "\ufeff") // editors of Windows write the mark
 	content = strings.NewReplacer("\r\n", "\n", "\r", "\n").Replace(content)
-	_, err = parseKnownHosts(content)
-	areValid, number := err == nil, 0
 	for line := range strings.SplitSeq(content, "\n") {
 		number++
 		line = strings.Trim(line, " \t")
 		if line == "" || line[0] == '#' {
 			continue
 		}
-		if !areValid {
-			_, err = parseKnownHosts(line)
-		}
+		_, err := parseKnownHosts(line)
 		if _, ok := errors.AsType[syscall.Errno](err); ok {
-			return nil, err // out of file descriptors or memory
+			return usable{}, nil, err // out of file descriptors or memory
 		}
 		if err != nil && strings.Contains(strings.ToLower(line), "@revoked") {
 			if line, err = revokedLine(line); err != nil {
-				return nil, fmt.Errorf("line %d of %s revokes a key that cannot be read", number, file.where)
+				return usable{}, nil, fmt.Errorf("line %d of %s revokes a key that cannot be read", number, file.where)
 			}
 		} else if err != nil {
 			line = ""
@@ -82,7 +113,7 @@ func (file knownLines) addTo(keys, authorities *strings.Builder) (skipped []int,
 			authorities.WriteString(line + "\n")
 		}
 	}
-	return skipped, nil
+	return usable{keys.String(), authorities.String()}, skipped, nil
 }
 
 // revokedLine returns valid lines for a @revoked line that cannot be parsed, so that each readable key in it

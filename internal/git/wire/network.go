@@ -52,7 +52,8 @@ type Network struct {
 	knownHostsRequired bool // set by Config: the file must exist
 	checkURL           func(string) error
 	checkRef           func(string) error
-	warned             sync.Map // known_hosts files, and contents, of which the log says that they cannot be used
+	knownLines         knownCache
+	skippedFiles       sync.Map // default known_hosts files that cannot be read
 	log                *slog.Logger
 	hostTimeouts       map[string]Timeouts // Config.Timeouts
 	rewrites           egress.Rewrites
