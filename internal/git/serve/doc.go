@@ -36,8 +36,8 @@
 //
 // Clients that ask for the same pack at the same time get it from one [spool]: 128 KiB in memory, the rest in
 // an unlinked temporary file of at most 1 GiB. Once all files have 16 GiB, or those of one sender a quarter of
-// that, no file grows beyond 1 MiB or what it has. A longer pack proceeds at the pace of its slowest client, as does each one beyond 384 KiB
-// if the temporary folder cannot be used. Its writer runs until all of them have left. Memory needed for a pack: about
+// that, no file grows beyond 1 MiB or what it has. A longer pack proceeds at the pace of its slowest client, as does
+// each one beyond 384 KiB if the temporary folder cannot be used. Its writer runs until all of them have left. Memory needed for a pack: about
 // 200 bytes per commit until its objects are selected, one bit per object of the store, 12 bytes per object of each
 // pack that objects are sent from, and the indexes of its packs.
 //
@@ -46,8 +46,8 @@
 // A request has at most 32 MiB, compressed or not, and 250,000 lines. All requests together hold about 4
 // million lines and refs in memory, those of one sender a quarter of them; requests and lists of refs with
 // less than 4,096 are not counted. A client must send the next part of its request, and receive each 64 KiB
-// of the response, within a minute. A request takes at most an hour. While as many packs as there are CPUs, but at least 2, are being
-// made, others wait. A pack that waits for slow clients is not counted. At most 16 of these may wait for each CPU, 8
+// of the response, within a minute. A request takes at most an hour. While as many packs as there are CPUs, but at
+// least 2, are being made, others wait. A pack that waits for slow clients is not counted. At most 16 of these may wait for each CPU, 8
 // of one sender; further ones get an error. A client whose pack is being made gets an empty line every 5 seconds.
 //
 // # Failures

@@ -215,7 +215,6 @@ func TestNoAnswer(t *testing.T) {
 			return nil, req.Context().Err()
 		})
 		w := newMonitor(never)
-		defer w.close()
 		for path, want := range map[string]time.Duration{"/a/b/info/refs": w.timeouts.Refs, "/a/b/git-upload-pack": w.timeouts.Pack} {
 			w.begin()
 			began := time.Now()

@@ -42,7 +42,6 @@ type monitor struct {
 	answer    Answer    // to the current request, without Err
 	redirects int       // of the current request
 	prefix    []byte    // start of the latest response
-	bodies    []io.Closer
 }
 
 // maxPrefix is the number of bytes of a response kept to explain why it is invalid.
@@ -104,18 +103,7 @@ func (w *monitor) limit(
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.prefix = nil
-	w.bodies = append(w.bodies, b)
 	return b
-}
-
-// close closes all response bodies. go-git leaves a body open if it cannot parse it.
-func (w *monitor) close() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for _, body := range w.bodies {
-		_ = body.Close()
-	}
-	w.bodies = nil
 }
 
 func (w *monitor) record(err error) error {

@@ -121,11 +121,8 @@ func (r *Session) send(ctx context.Context, send func(context.Context) error) (e
 	return reqCtx.Err()
 }
 
-// Close closes the connection and all responses.
-func (r *Session) Close() {
-	r.carrier.close()
-	r.wire.close()
-}
+// Close closes the connection.
+func (r *Session) Close() { r.carrier.close() }
 
 // recoverTo turns a panic on an invalid response into an error. Defer it.
 func recoverTo(err *error) {

@@ -33,7 +33,6 @@ func TestBrokenSSHConnection(t *testing.T) {
 			ours, theirs := net.Pipe()
 			defer theirs.Close()
 			w := newMonitor(nil)
-			defer w.close()
 			command := &uploadPack{conn: ours, stdin: ours, stdout: strings.NewReader("0100\x01PACK"), wait: func() error { return tc.exit }}
 			body := outputOf(t, command, w, false)
 			defer body.Close()
@@ -61,7 +60,6 @@ func TestIdleSSHServer(t *testing.T) {
 				ours, theirs := net.Pipe()
 				defer theirs.Close()
 				w := newMonitor(nil)
-				defer w.close()
 				command := &uploadPack{conn: ours, stdout: ours}
 				body := outputOf(t, command, w, tc.listing)
 				defer body.Close()
@@ -97,7 +95,6 @@ func TestSilenceIsThatOfTheHost(t *testing.T) {
 		defer theirs.Close()
 		w := newMonitor(nil)
 		w.timeouts.Silence = 5 * time.Minute
-		defer w.close()
 		command := &uploadPack{conn: ours, stdout: ours}
 		body := outputOf(t, command, w, true)
 		defer body.Close()

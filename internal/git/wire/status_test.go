@@ -100,7 +100,6 @@ func TestSlowRemote(t *testing.T) {
 			body := slowReader{bytes.NewReader(make([]byte, 3000)), 30 * time.Second}
 			return &http.Response{StatusCode: http.StatusOK, Body: io.NopCloser(body)}, nil
 		}))
-		defer w.close()
 		req := testenv.Must(http.NewRequestWithContext(t.Context(), http.MethodPost, "http://example.org/a/b/git-upload-pack", nil))(t)
 		res := testenv.Must(exchange{w, false}.RoundTrip(req))(t)
 		defer res.Body.Close()
